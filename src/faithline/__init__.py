@@ -1,0 +1,1 @@
+"""faithline: attributions that are measured, explainers that are trained to be faithful, repairs that are proven."""

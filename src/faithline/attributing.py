@@ -1,0 +1,108 @@
+"""One prior method on one task, shard by shard: maps as they are stored, with what is not finite marked."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from faithline.artifacts import ArtifactError, maps_column
+from faithline.attributions.run import attribute_by_name, load_method
+from faithline.bank import Bank
+from faithline.config import MAX_EXACT_FEATURES, MethodSettings
+from faithline.seeding import derive
+from faithline.workspace import Workspace
+
+BACKGROUND_ROWS = 64
+"""Training inputs that a method which averages over real data may draw from."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything one `attribute` job needs."""
+
+    workspace: Workspace
+    method: str
+    settings: MethodSettings
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The method's own module; loaded by name, so that a job depends on no other method."""
+        return load_method(self.method)
+
+    @cached_property
+    def sample_ids(self) -> Tensor:
+        """Supervised and test samples for a supervising method, test samples for the others."""
+        samples = self.workspace.samples
+        return samples.explained() if self.settings.role == "supervision" else samples.index("test")
+
+    @cached_property
+    def bank(self) -> Bank | None:
+        """The use of the mask bank the method reads."""
+        return self.workspace.bank(self.module.MASKS[0]) if self.module.MASKS else None
+
+    @cached_property
+    def background(self) -> Tensor:
+        """Real inputs from the training split, the same for every shard."""
+        train = self.workspace.samples.index("train")
+        generator = torch.Generator().manual_seed(derive(self.workspace.params.seed, "background", self.workspace.task))
+        return self.workspace.samples.x[train[torch.randperm(len(train), generator=generator)[:BACKGROUND_ROWS]]]
+
+    def uses(self) -> list[str]:
+        """Uses of the bank that decide the result."""
+        return [self.module.MASKS[0]] if self.module.MASKS else []
+
+    def metadata(self) -> dict[str, str]:
+        """Schema metadata of the parts."""
+        return {**self.workspace.metadata(), "method": self.method, "role": self.settings.role}
+
+    def rows(self, span: range) -> pa.Table:
+        """Maps of a range of samples.
+
+        Raises:
+            ArtifactError: If too many maps are not finite (`curate.max_non_finite_fraction`), or an exact method meets too
+                many features.
+        """
+        workspace, ids = self.workspace, self.sample_ids[span.start : span.stop]
+        x, explained = workspace.samples.x[ids], workspace.target.explained[ids]
+        masks = None
+        if self.module.MASKS:
+            law = self.module.MASKS[1]
+            if self.bank is None or (law == "all" and law not in self.bank.laws()):
+                raise ArtifactError(
+                    f"{self.method} needs the exact table of {workspace.task}: "
+                    f"set tasks.{workspace.task}.bank.exact=true (at most {MAX_EXACT_FEATURES} features)"
+                )
+            masks = self.bank.masks(ids, law)
+        seeds = torch.tensor([derive(workspace.params.seed, self.method, workspace.task, i) for i in ids.tolist()])
+        before = workspace.game.passes
+        maps = attribute_by_name(
+            self.method, workspace.game, x, explained, self.settings, masks=masks, background=self.background, seeds=seeds
+        )
+        passes = workspace.game.passes - before
+        features = workspace.samples.features
+        if maps.shape[1:] == (features.n,) and features.kind == "image":
+            maps = features.to_map(maps)
+        finite = torch.isfinite(maps.flatten(1)).all(1)
+        limit = workspace.params.curate.max_non_finite_fraction
+        if (share := 1 - float(finite.float().mean())) > limit:
+            raise ArtifactError(
+                f"{self.method}: {share:.1%} of the maps of samples {span.start}-{span.stop - 1} are not finite "
+                f"(limit {limit:.1%}, curate.max_non_finite_fraction)"
+            )
+        maps = torch.where(finite.reshape(-1, *[1] * (maps.ndim - 1)), maps, 0.0)
+        return pa.table(
+            {
+                "sample_id": pa.array(ids.numpy(), pa.int64()),
+                "split": pa.array(workspace.samples.split[ids.numpy()].tolist(), pa.string()),
+                "label": pa.array(workspace.samples.label[ids].numpy(), pa.int32()),
+                "target": pa.array(explained.numpy(), pa.int32()),
+                "prob": pa.array(workspace.target.prob[ids].numpy(), pa.float32()),
+                "attribution": maps_column(maps),
+                "finite": pa.array(finite.numpy(), pa.bool_()),
+                # Model calls of one explanation: those made here, and those the bank made for the masks it was handed.
+                "passes": pa.array([passes / len(ids) + (0 if masks is None else masks.keep.shape[1])] * len(ids), pa.float32()),
+            }
+        )

@@ -1,0 +1,1 @@
+"""One attribution method a file, loaded by name."""

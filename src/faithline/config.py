@@ -1,0 +1,437 @@
+"""The whole schema of `params.yaml`: every key, its type and its rule, and nothing with a default.
+
+`params.yaml` is the only source of values, so that DVC sees each of them. This module therefore imports nothing of ours and
+nothing heavy: a wrong value is reported in a fraction of a second, before torch is loaded and before any work starts.
+
+    python -m faithline.config            # validate ./params.yaml
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
+
+MAX_EXACT_FEATURES = 14
+"""Largest number of features whose 2^n keep sets are enumerated."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Role = Literal["supervision", "baseline", "reference"]
+Output = Literal["prob", "logit", "logodds"]
+Metric = Literal["fc", "fe", "mc", "inf", "rp", "ins", "del", "neg", "pos", "irof"]
+Control = Literal["random", "mean_map", "edge", "centre"]
+
+
+class Section(BaseModel):
+    """A part of `params.yaml`: unknown keys, NaN and infinity are refused, values cannot be changed after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DatasetSettings(Section):
+    """How many samples of each split are frozen; `supervised` training samples are explained by the prior methods."""
+
+    train: Count
+    supervised: Count
+    validation: Count
+    test: Count
+
+    @model_validator(mode="after")
+    def _supervised_within_train(self) -> "DatasetSettings":
+        if self.supervised > self.train:
+            raise ValueError(f"supervised ({self.supervised}) must be <= train ({self.train})")
+        return self
+
+
+class TargetSettings(Section):
+    """The model to be explained: its size and its training. `epochs: 0` keeps the weights the task file builds."""
+
+    epochs: Annotated[int, Field(ge=0)]
+    batch: Count
+    learning_rate: Positive
+    weight_decay: NonNegative
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    width: Count
+    depth: Count
+    layers: list[str]
+    """Names of the modules whose outputs a target-reading explainer sees."""
+
+
+class GameSettings(Section):
+    """What a removed feature becomes, what is measured, and how many inputs go through the model at once."""
+
+    baseline: Literal["zero", "mean", "blur", "noise", "background", "pad", "mask"]
+    insertion_baseline: Literal["same", "zero", "mean", "blur", "noise"]
+    output: Output
+    steps: Count
+    """Points of a sweep besides the clean input; at most one feature a step."""
+    max_batch: Count
+
+
+class BankSettings(Section):
+    """How many random masks each sample gets, by use; `exact` enumerates all 2^n keep sets once and reads them off."""
+
+    exact: bool
+    fitting: Count
+    training: Count
+    evaluation: Count
+    reference: Count
+    fixed_size_fraction: Fraction
+
+
+class TaskSettings(Section):
+    """One task: a dataset, a target model, and the way its input is cut into features and removed."""
+
+    modality: Literal["image", "text", "table"]
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+\.py$")]
+    dataset: DatasetSettings
+    target: TargetSettings
+    game: GameSettings
+    bank: BankSettings
+
+    @model_validator(mode="after")
+    def _baseline_fits_modality(self) -> "TaskSettings":
+        allowed = {
+            "image": {"zero", "mean", "blur", "noise", "background"},
+            "text": {"pad", "mask"},
+            "table": {"zero", "mean", "noise", "background"},
+        }[self.modality]
+        for key, value in (("baseline", self.game.baseline), ("insertion_baseline", self.game.insertion_baseline)):
+            if value not in allowed | ({"same"} if key == "insertion_baseline" else set()):
+                raise ValueError(f"game.{key}={value} does not fit a {self.modality} task; one of {sorted(allowed)} does")
+        return self
+
+
+class BlurSettings(Section):
+    """Gaussian blur of the image itself."""
+
+    sigma: Positive
+
+
+class NoiseSettings(Section):
+    """Seeded Gaussian noise in the units of the normalised input."""
+
+    std: Positive
+
+
+class BackgroundSettings(Section):
+    """Rows of the training split whose average effect is taken; each costs one pass a mask."""
+
+    rows: Count
+
+
+class BaselineSettings(Section):
+    """Strengths of the baselines that have one."""
+
+    blur: BlurSettings
+    noise: NoiseSettings
+    background: BackgroundSettings
+
+
+class MethodSettings(Section):
+    """What every method has: a role. `supervision` feeds `curate`, `baseline` is only ranked, `reference` is shown apart."""
+
+    role: Role
+
+
+class GradientSettings(MethodSettings):
+    """A method that differentiates the target; `output` says what."""
+
+    output: Literal["prob", "logit"]
+
+
+class SaliencySettings(GradientSettings):
+    """Gradient; `absolute` drops its sign."""
+
+    absolute: bool
+
+
+class IntegratedGradientsSettings(GradientSettings):
+    """Integrated gradients from the task's baseline with `steps` points of the path."""
+
+    steps: Count
+
+
+class ExpectedGradientsSettings(GradientSettings):
+    """Expected gradients (GradientShap): `samples` random background rows and path points a sample."""
+
+    samples: Count
+
+
+class OcclusionSettings(MethodSettings):
+    """Sliding window of `window` features moved by `stride` features."""
+
+    window: Count
+    stride: Count
+
+
+class LimeSettings(MethodSettings):
+    """LIME as a closed-form weighted ridge fit on `masks` Bernoulli masks of the bank."""
+
+    masks: Count
+    kernel_width: Positive
+    ridge: NonNegative
+
+
+class KernelShapSettings(MethodSettings):
+    """KernelSHAP as a closed-form fit with the efficiency constraint on `masks` Shapley-kernel masks of the bank."""
+
+    masks: Count
+    ridge: NonNegative
+
+
+class BanzhafSettings(MethodSettings):
+    """Least-squares Banzhaf values from the reference masks of the bank."""
+
+    ridge: NonNegative
+
+
+class Methods(Section):
+    """The prior methods of a modality; leave one out and its column is not made."""
+
+    saliency: SaliencySettings | None = None
+    input_x_gradient: GradientSettings | None = None
+    integrated_gradients: IntegratedGradientsSettings | None = None
+    expected_gradients: ExpectedGradientsSettings | None = None
+    deeplift: GradientSettings | None = None
+    occlusion: OcclusionSettings | None = None
+    feature_ablation: MethodSettings | None = None
+    lime: LimeSettings | None = None
+    kernel_shap: KernelShapSettings | None = None
+    grad_cam: GradientSettings | None = None
+    banzhaf: BanzhafSettings | None = None
+    exact_shapley: MethodSettings | None = None
+    exact_banzhaf: MethodSettings | None = None
+
+    _order: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _remember_order(cls, data: Any, handler: ModelWrapValidatorHandler["Methods"]) -> "Methods":
+        methods = handler(data)
+        methods._order = tuple(data) if isinstance(data, dict) else data._order
+        return methods
+
+    def names(self) -> list[str]:
+        """The configured methods in the order of `params.yaml`, which is the order of de-duplication."""
+        return [name for name in self._order if getattr(self, name) is not None]
+
+    def roles(self) -> dict[str, Role]:
+        """Role of each configured method."""
+        return {name: getattr(self, name).role for name in self.names()}
+
+
+class AlphaSettings(Section):
+    """The dynamic weight of Algorithm 1; `tau_decay` and `reset_factor` are the paper's single constant C, split."""
+
+    epsilon: Positive
+    window: Annotated[int, Field(ge=2)]
+    tau_decay: Annotated[float, Field(ge=1)]
+    reset_factor: Annotated[float, Field(ge=1)]
+
+
+class ExplainerSettings(Section):
+    """One trained explainer. Variants share a module, so an ablation is one more entry with other values."""
+
+    module: Literal["deepfaith"]
+    inputs: Literal["raw", "target_features"]
+    head: Literal["sigmoid", "signed"]
+    objective: Literal["full", "pattern", "local"]
+    width: Count
+    depth: Count
+    heads: Count
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    epochs: Count
+    batch: Annotated[int, Field(ge=2)]
+    learning_rate: Positive
+    weight_decay: NonNegative
+    warmup_fraction: UnitInterval
+    masks_per_step: Annotated[int, Field(ge=3)]
+    alpha: AlphaSettings
+    precision: Literal["fp32", "bf16"]
+    devices: Count
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "ExplainerSettings":
+        if self.width % self.heads:
+            raise ValueError(f"width ({self.width}) must be a multiple of heads ({self.heads})")
+        return self
+
+
+class ModalitySettings(Section):
+    """Tasks of one modality with the prior methods and explainers that each of them gets."""
+
+    tasks: list[Name]
+    methods: Methods
+    explainers: dict[Name, ExplainerSettings]
+
+
+class CurvesSettings(Section):
+    """Sweeps; `skip_duplicates` leaves out those of maps that curation will drop."""
+
+    skip_duplicates: bool
+
+
+class MetricSettings(Section):
+    """Conventions of the ten metrics (docs/metrics.md)."""
+
+    convention: Literal["strict", "official"]
+    mc_absolute: bool
+    min_prob: Fraction
+    """Samples whose clean probability is below this have no IROF and no MC (their ratios explode)."""
+
+
+class CurateSettings(Section):
+    """Which maps may teach: near-duplicates go (cosine >= `cosine`), then a map must pass the p-quantile of every metric."""
+
+    cosine: Annotated[float, Field(gt=0, le=1)]
+    quantile: Annotated[float, Field(ge=0, lt=0.5)]
+    on_empty: Literal["best_mean_rank", "drop"]
+    max_non_finite_fraction: UnitInterval
+
+
+class EvaluateSettings(Section):
+    """Ranks and intervals on the test split."""
+
+    metrics: Annotated[list[Metric], Field(min_length=1)]
+    controls: Annotated[list[Control], Field(min_length=1)]
+    bootstrap: Annotated[int, Field(ge=100)]
+    confidence: Fraction
+
+
+class ReportSettings(Section):
+    """What the report shows; paired differences are taken against `reference`."""
+
+    gallery: Count
+    reference: Name
+
+
+class Params(Section):
+    """All of `params.yaml`."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    tasks: Annotated[dict[Name, TaskSettings], Field(min_length=1)]
+    table: ModalitySettings
+    text: ModalitySettings
+    image: ModalitySettings
+    baselines: BaselineSettings
+    curves: CurvesSettings
+    metrics: MetricSettings
+    curate: CurateSettings
+    evaluate: EvaluateSettings
+    report: ReportSettings
+
+    def modality(self, task: str) -> ModalitySettings:
+        """The modality section that a task belongs to."""
+        return {"table": self.table, "text": self.text, "image": self.image}[self.tasks[task].modality]
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Params":
+        faults: list[str] = []
+        for modality in ("table", "text", "image"):
+            section: ModalitySettings = getattr(self, modality)
+            expected = [name for name, task in self.tasks.items() if task.modality == modality]
+            if sorted(section.tasks) != sorted(expected):
+                faults.append(
+                    f"{modality}.tasks = {section.tasks}: must list exactly the {modality} tasks of `tasks`: {expected}"
+                )
+            roles = section.methods.roles()
+            if section.tasks and "supervision" not in roles.values():
+                faults.append(f"{modality}.methods: at least one must have role supervision")
+            for name in sorted(set(roles) & set(section.explainers)):
+                faults.append(f"{modality}.explainers.{name}: a method has the same name, and their outputs share folders")
+            for name in expected:
+                bank = self.tasks[name].bank
+                for method, key in (("lime", "masks"), ("kernel_shap", "masks")):
+                    settings = getattr(section.methods, method)
+                    if settings is not None and getattr(settings, key) > bank.fitting:
+                        faults.append(
+                            f"{modality}.methods.{method}.{key} = {getattr(settings, key)}: "
+                            f"must be <= tasks.{name}.bank.fitting ({bank.fitting})"
+                        )
+                for explainer, settings in section.explainers.items():
+                    if settings.masks_per_step > bank.training:
+                        faults.append(
+                            f"{modality}.explainers.{explainer}.masks_per_step = {settings.masks_per_step}: "
+                            f"must be <= tasks.{name}.bank.training ({bank.training})"
+                        )
+            if section.tasks and self.report.reference not in roles:
+                faults.append(f"report.reference = {self.report.reference!r}: must be one of {modality}.methods {sorted(roles)}")
+        for name in self.tasks:
+            if not Path(self.tasks[name].source).is_file():
+                faults.append(f"tasks.{name}.source = {self.tasks[name].source!r}: no such file")
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+
+class ConfigError(ValueError):
+    """`params.yaml` is not valid; the message lists every fault with its dotted key, its value and the rule."""
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice and reads `1e-3` as a number, as DVC does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def parse(text: str, origin: str = "params.yaml") -> Params:
+    """Validate the text of a params file.
+
+    Args:
+        text: YAML.
+        origin: What the messages call the file.
+
+    Raises:
+        ConfigError: If anything is wrong; all faults at once, each as `dotted.key = value: rule`.
+    """
+    try:
+        raw = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a subclass of SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{origin}: not valid YAML; nothing was run\n  {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{origin}: must hold a mapping of sections, not {type(raw).__name__}; nothing was run")
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as error:
+        lines: list[str] = []
+        for fault in error.errors():
+            key = ".".join(str(part) for part in fault["loc"])
+            message = fault["msg"].removeprefix("Value error, ")
+            if not key:
+                lines += message.splitlines()
+            elif isinstance(fault["input"], dict):
+                lines.append(f"{key}: {message}")
+            else:
+                lines.append(f"{key} = {fault['input']!r}: {message}")
+        raise ConfigError("\n  ".join([f"{origin}: {len(lines)} invalid value(s); nothing was run", *lines])) from error
+
+
+def load(path: str | Path = "params.yaml") -> Params:
+    """Read and validate a params file, or print every fault and exit with status 1."""
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), str(path))
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    load(*sys.argv[1:2])
+    print(f"{(sys.argv[1:2] or ['params.yaml'])[0]}: valid")

@@ -1,0 +1,199 @@
+"""One task's samples, frozen: inputs, labels, splits, features and how a raw file becomes an input."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from faithline.artifacts import (
+    ArtifactError,
+    publish,
+    read_json,
+    read_table,
+    read_tensors,
+    write_json,
+    write_table,
+    write_tensors,
+)
+from faithline.masking import Features
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All that a task file gives and every later stage reads.
+
+    Attributes:
+        x: Inputs as the target takes them: float32 (N, C, H, W), int64 token ids (N, L), or float32 (N, n).
+        label: True class, int64 (N,).
+        split: `train`, `validation` or `test` of each sample, (N,) of str.
+        supervised: Training samples that the prior methods explain, bool (N,).
+        features: How an input is cut.
+        class_names: One a class.
+        feature_names: One a column of a table; empty elsewhere.
+        preprocessing: How a raw file becomes an input, JSON-able:
+            image {"size", "channels", "mean": [..], "std": [..]} (pixels in [0, 1] first);
+            text {"vocabulary": [...]} (index = token id; "<pad>" and "<unk>" among them; lower-cased word tokens);
+            table {"mean": [..], "std": [..]} in the order of feature_names.
+        source: Where the data comes from and under which licence, one sentence.
+    """
+
+    x: Tensor
+    label: Tensor
+    split: np.ndarray
+    supervised: np.ndarray
+    features: Features
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    preprocessing: dict[str, Any]
+    source: str
+
+    def index(self, split: Split, *, supervised: bool = False) -> Tensor:
+        """Positions (= sample ids) of a split, ascending; of its supervised samples only, where asked."""
+        chosen = self.split == split
+        return torch.from_numpy(np.flatnonzero(chosen & self.supervised if supervised else chosen))
+
+    def explained(self) -> Tensor:
+        """Positions that prior methods explain: supervised training samples, then test samples, ascending."""
+        return torch.from_numpy(np.flatnonzero(self.supervised | (self.split == "test")))
+
+
+def check(samples: Samples) -> None:
+    """Refuse samples that would fail later, or worse, would not.
+
+    Raises:
+        ArtifactError: NaN or infinite inputs, a constant column, a class without samples, labels out of range, an empty split,
+            or an input shape that is not the features'. The message names rows, columns and classes.
+    """
+    x, label = samples.x, samples.label
+    if tuple(x.shape[1:]) != samples.features.shape:
+        raise ArtifactError(f"inputs have shape {tuple(x.shape[1:])}, the features say {samples.features.shape}")
+    if not (len(x) == len(label) == len(samples.split) == len(samples.supervised)):
+        raise ArtifactError("x, label, split and supervised differ in length")
+    if x.is_floating_point():
+        bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero()[:, 0].tolist()
+        if bad:
+            raise ArtifactError(f"{len(bad)} inputs hold NaN or infinity (first rows: {bad[:10]}): drop or impute them")
+    if samples.features.kind == "table":
+        train = x[samples.index("train")]
+        constant = [samples.feature_names[i] for i in range(x.shape[1]) if bool((train[:, i] == train[0, i]).all())]
+        if constant:
+            raise ArtifactError(f"columns {constant} are constant over the training split: remove them")
+    if samples.features.kind == "text":
+        empty = (~samples.features.valid(x)).all(1).nonzero()[:, 0].tolist()
+        if empty:
+            raise ArtifactError(f"{len(empty)} texts have no token (first rows: {empty[:10]}): drop them")
+    classes = len(samples.class_names)
+    if int(label.min()) < 0 or int(label.max()) >= classes:
+        raise ArtifactError(f"labels lie in [{int(label.min())}, {int(label.max())}], but there are {classes} classes")
+    for split in SPLITS:
+        index = samples.index(split)
+        if not len(index):
+            raise ArtifactError(f"split {split} is empty")
+        counts = torch.bincount(label[index], minlength=classes)
+        lacking = [samples.class_names[i] for i in (counts == 0).nonzero()[:, 0].tolist()]
+        if lacking and split != "validation":
+            raise ArtifactError(f"classes {lacking} have no {split} sample: take more samples or fewer classes")
+    if bool((samples.supervised & (samples.split != "train")).any()):
+        raise ArtifactError("only training samples may be supervised")
+
+
+def freeze(samples: Samples, out: str | Path) -> None:
+    """Check the samples and write them to a folder: `inputs.safetensors`, `samples.parquet`, `task.json`."""
+    check(samples)
+    features = samples.features
+    with publish(out) as folder:
+        write_tensors(folder / "inputs.safetensors", {"x": samples.x, "label": samples.label})
+        write_table(
+            folder / "samples.parquet",
+            pl.DataFrame(
+                {
+                    "sample_id": np.arange(len(samples.x), dtype=np.int64),
+                    "split": samples.split.astype(str),
+                    "supervised": samples.supervised.astype(bool),
+                    "label": samples.label.to(torch.int32).numpy(),
+                }
+            ),
+        )
+        write_json(
+            folder / "task.json",
+            {
+                "features": {
+                    "kind": features.kind,
+                    "shape": list(features.shape),
+                    "rows": features.rows,
+                    "columns": features.columns,
+                    "pad_id": features.pad_id,
+                },
+                "class_names": list(samples.class_names),
+                "feature_names": list(samples.feature_names),
+                "preprocessing": samples.preprocessing,
+                "source": samples.source,
+            },
+        )
+
+
+def read(folder: str | Path) -> Samples:
+    """Read a frozen task (see `freeze`).
+
+    Raises:
+        ArtifactError: If a file is missing or damaged.
+    """
+    folder = Path(folder)
+    info = read_json(folder / "task.json")
+    table = read_table(folder / "samples.parquet", {"sample_id": pl.Int64, "split": None, "supervised": pl.Boolean})
+    tensors = read_tensors(folder / "inputs.safetensors")
+    return Samples(
+        x=tensors["x"],
+        label=tensors["label"],
+        split=table["split"].to_numpy().astype(str),
+        supervised=table["supervised"].to_numpy(),
+        features=Features(**{**info["features"], "shape": tuple(info["features"]["shape"])}),
+        class_names=tuple(info["class_names"]),
+        feature_names=tuple(info["feature_names"]),
+        preprocessing=info["preprocessing"],
+        source=info["source"],
+    )
+
+
+def assign_splits(
+    groups: np.ndarray, counts: dict[Split, int], supervised: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split samples so that no group (film, distinct row) is in two splits; what is too much is left out.
+
+    Args:
+        groups: Group of each sample (N,); use `np.arange(N)` where samples are independent.
+        counts: Wanted samples of each split; test is filled first, then validation, then train.
+        supervised: How many training samples the prior methods explain.
+        generator: Draws the order of groups.
+
+    Returns:
+        Positions of the chosen samples in the original order, split of each, supervised flag of each.
+    """
+    names, inverse, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = generator.permutation(len(names))
+    split_of_group = np.full(len(names), "", dtype="<U10")
+    position = 0
+    for split in ("test", "validation", "train"):
+        filled = 0
+        while filled < counts[split] and position < len(order):
+            split_of_group[order[position]] = split
+            filled += sizes[order[position]]
+            position += 1
+    split = split_of_group[inverse]
+    # The last group of a split may overshoot: drop its surplus, at random so that order in the file does not matter.
+    for name in SPLITS:
+        members = generator.permutation(np.flatnonzero(split == name))
+        split[members[counts[name] :]] = ""
+    chosen = np.flatnonzero(split != "")
+    split = split[chosen]
+    train = np.flatnonzero(split == "train")
+    flags = np.zeros(len(chosen), dtype=bool)
+    flags[generator.permutation(train)[:supervised]] = True
+    return chosen, split, flags

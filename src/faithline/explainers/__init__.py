@@ -1,0 +1,1 @@
+"""Amortised explainers: networks that explain in one forward pass."""

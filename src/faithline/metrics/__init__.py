@@ -1,0 +1,1 @@
+"""Faithfulness metrics: pure functions of curves, mask banks and maps."""

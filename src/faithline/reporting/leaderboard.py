@@ -1,0 +1,289 @@
+"""Who ranks where: `leaderboard.json`, the answer in words, and the rows of every table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from faithline.metrics.catalogue import CATALOGUE
+from faithline.reporting.inputs import ROLES, CandidateResult, Evaluation, Inputs, Interval, Role, TaskResults
+
+Comparison = Literal["better", "worse", "undecided"]
+RANKED: tuple[Role, ...] = ("explainer", "supervision", "baseline")
+"""Roles among which the best value of a column is marked; controls and references are shown, never beaten."""
+
+
+def higher_is_better(metric: str) -> bool:
+    """Direction of a metric, from the catalogue."""
+    return CATALOGUE[metric].higher_is_better
+
+
+def compare(difference: Interval, *, higher: bool) -> Comparison:
+    """What a paired difference shows: `better` or `worse` only where its interval excludes 0, otherwise `undecided`.
+
+    Args:
+        difference: First minus second, with the ends of its interval.
+        higher: Whether a higher value is better (metrics may be; ranks are not).
+    """
+    if difference.low is None or difference.high is None or difference.low <= 0 <= difference.high:
+        return "undecided"
+    return "better" if (difference.low > 0) == higher else "worse"
+
+
+def against(evaluation: Evaluation, names: Iterable[str]) -> dict[Comparison, list[str]]:
+    """The headline explainer against other candidates: names by what the paired difference of mean ranks shows."""
+    groups: dict[Comparison, list[str]] = {"better": [], "worse": [], "undecided": []}
+    for name in names:
+        if name in evaluation.versus:
+            groups[compare(evaluation.versus[name].mean_rank_difference, higher=False)].append(name)
+    return groups
+
+
+def of_role(evaluation: Evaluation, *roles: Role) -> list[str]:
+    """Candidates of some roles that are no duplicates of another row, best mean rank first."""
+    rows = evaluation.candidates
+    return [name for name in ordered(rows) if rows[name].role in roles and rows[name].duplicate_of is None]
+
+
+def ordered(candidates: Mapping[str, CandidateResult]) -> list[str]:
+    """Names by role, then mean rank (undefined last), then name."""
+
+    def key(name: str) -> tuple[int, float, str]:
+        row = candidates[name]
+        return ROLES.index(row.role), float("inf") if row.mean_rank is None else row.mean_rank, name
+
+    return sorted(candidates, key=key)
+
+
+def document(inputs: Inputs) -> dict[str, Any]:
+    """`reports/leaderboard.json`, the stable machine-readable result."""
+    return {"tasks": {name: _document(results.evaluation) for name, results in inputs.tasks.items()}}
+
+
+def _document(evaluation: Evaluation) -> dict[str, Any]:
+    runner_up = evaluation.runner_up
+    return {
+        "target": {key: evaluation.target.get(key) for key in ("accuracy", "auc")},
+        "n_test": evaluation.n_test,
+        "candidates": {
+            name: {
+                "role": row.role,
+                "mean_rank": row.mean_rank,
+                "family_rank": row.family_rank,
+                "metrics": {metric: summary.model_dump() for metric, summary in row.metrics.items()},
+                "passes": whole(row.passes),
+            }
+            for name, row in evaluation.candidates.items()
+        },
+        "runner_up": None
+        if runner_up is None
+        else {"candidate": runner_up.candidate, "mean_rank_difference": runner_up.mean_rank_difference.model_dump()},
+    }
+
+
+def whole(number: float | None) -> float | int | None:
+    """A count as an integer where it is one (passes of a text are a mean over lengths)."""
+    return int(number) if number is not None and float(number).is_integer() else number
+
+
+# ------------------------------------------------------------------------------------------------------------------ words
+
+
+def interval_text(interval: Interval, digits: int = 2) -> str:
+    """`-0.41 [-0.60, -0.22]`, with a true minus sign."""
+    if interval.mean is None:
+        return "undefined"
+    text = f"{interval.mean:+.{digits}f}"
+    if interval.low is not None and interval.high is not None:
+        text += f" [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def listing(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def answer(results: TaskResults) -> list[str]:
+    """The answer for one task in plain sentences; "better" is said only where the interval of the paired difference excludes 0."""
+    evaluation = results.evaluation
+    runner_up = evaluation.runner_up
+    if runner_up is None:
+        return ["No explainer was trained for this task, so there is nothing to compare with the prior methods."]
+    name, rank = runner_up.explainer, evaluation.candidates[runner_up.explainer].mean_rank
+    verdict = {
+        "better": f"is better than the best prior method, {runner_up.candidate}",
+        "worse": f"is worse than the best prior method, {runner_up.candidate}",
+        "undecided": f"cannot be told apart from the best prior method, {runner_up.candidate}",
+    }[compare(runner_up.mean_rank_difference, higher=False)]
+    shown = "undefined" if rank is None else f"{rank:.2f}"
+    first = (
+        f"{name} (mean rank {shown}; 1 is best) {verdict}: the paired difference in mean rank is "
+        f"{interval_text(runner_up.mean_rank_difference)}."
+    )
+    return [first, _counts(evaluation, name)]
+
+
+def _counts(evaluation: Evaluation, name: str) -> str:
+    priors = of_role(evaluation, "supervision", "baseline")
+    groups = against(evaluation, priors)
+    parts = [f"better than {len(groups['better'])} of {len(priors)} prior methods"]
+    if groups["worse"]:
+        parts.append(f"worse than {listing(groups['worse'])}")
+    if groups["undecided"]:
+        parts.append(f"not separable from {listing(groups['undecided'])}")
+    controls = against(evaluation, of_role(evaluation, "control"))
+    if controls["better"]:
+        parts.append(f"better than the controls {listing(controls['better'])}")
+    if controls["worse"]:
+        parts.append(f"worse than the controls {listing(controls['worse'])}")
+    if controls["undecided"]:
+        parts.append(f"not separable from the controls {listing(controls['undecided'])}")
+    return f"Over all comparisons {name} is {'; '.join(parts)}."
+
+
+# ----------------------------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table.
+
+    Attributes:
+        text: The number, or a dash where it is undefined.
+        small: Its interval, or nothing.
+        heat: How good it is within its column among the ranked roles, 0 (worst) to 1 (best); None = not shaded.
+        best: Whether it is the best of its column among the ranked roles.
+        null: How many samples have no defined value.
+    """
+
+    text: str
+    small: str = ""
+    heat: float | None = None
+    best: bool = False
+    null: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate of a table."""
+
+    name: str
+    role: str
+    cells: tuple[Cell, ...]
+    duplicate_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: its key, heading, arrow and one explaining sentence."""
+
+    key: str
+    heading: str
+    arrow: str
+    title: str
+
+
+def columns(metrics: Sequence[str]) -> list[Column]:
+    """Columns of a full leaderboard, in order."""
+    lower = "lower is better"
+    found = [
+        Column("mean_rank", "mean rank", "\N{DOWNWARDS ARROW}", f"Mean over samples and metrics of the rank in the pool; {lower}"),
+        Column("family_rank", "family rank", "\N{DOWNWARDS ARROW}", f"Ranks averaged within four families first; {lower}"),
+        Column(
+            "mean_rank_without_fe_mc",
+            "rank w/o FE, MC",
+            "\N{DOWNWARDS ARROW}",
+            f"Mean rank without FE and MC, which single-feature ablation wins by definition; {lower}",
+        ),
+        Column("inf_over_ceiling", "INF / R", "\N{UPWARDS ARROW}", "Mean INF divided by the ceiling R(x); higher is better"),
+    ]
+    for metric in metrics:
+        up = higher_is_better(metric)
+        arrow = "\N{UPWARDS ARROW}" if up else "\N{DOWNWARDS ARROW}"
+        found.append(Column(metric, metric.upper(), arrow, "higher is better" if up else lower))
+    return [*found, Column("passes", "passes", "\N{DOWNWARDS ARROW}", "Evaluations of the target model per explanation")]
+
+
+def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
+    """Rows of a task's leaderboard, with the ceiling R(x) as the last reference."""
+    keys = [column.key for column in columns(metrics)]
+    table = {name: {key: _value(evaluation, name, key) for key in keys} for name in ordered(evaluation.candidates)}
+    pool = of_role(evaluation, *RANKED)
+    found = []
+    for name, values in table.items():
+        row = evaluation.candidates[name]
+        cells = []
+        for key in keys:
+            peers = [value for peer in pool if (value := table[peer][key]) is not None]
+            cell = _cell(key, values[key], peers if name in pool else [])
+            if key in row.metrics:
+                summary = row.metrics[key]
+                cell = Cell(cell.text, _range(summary), cell.heat, cell.best, summary.null)
+            cells.append(cell)
+        found.append(Row(name, row.role, tuple(cells), row.duplicate_of))
+    if evaluation.ceiling is not None:
+        ceiling = evaluation.ceiling
+        inf = Cell(number(ceiling.mean), _range(ceiling), null=ceiling.null)
+        found.append(Row("ceiling R(x)", "reference", tuple(inf if key == "inf" else Cell("") for key in keys)))
+    return found
+
+
+def snapshot_rows(task: Mapping[str, Any], metrics: Sequence[str]) -> list[Row]:
+    """Rows of a task of another scale, from its `leaderboard.json`: mean rank, family rank, metrics, passes."""
+    candidates = {
+        name: CandidateResult.model_validate({**row, "mean_rank_without_fe_mc": None})
+        for name, row in sorted(task["candidates"].items())
+    }
+    keys = ["mean_rank", "family_rank", *metrics, "passes"]
+    found = []
+    for name in ordered(candidates):
+        row = candidates[name]
+        cells = []
+        for key in keys:
+            if key in metrics:
+                summary = row.metrics.get(key)
+                cells.append(Cell("\N{EN DASH}") if summary is None else Cell(number(summary.mean), _range(summary), null=summary.null))
+            else:
+                cells.append(_cell(key, getattr(row, key), []))
+        found.append(Row(name, row.role, tuple(cells)))
+    return found
+
+
+def _value(evaluation: Evaluation, name: str, key: str) -> float | None:
+    row = evaluation.candidates[name]
+    if key == "inf_over_ceiling":
+        return evaluation.inf_over_ceiling.get(name)
+    if key in row.metrics:
+        return row.metrics[key].mean
+    found: float | None = getattr(row, key, None)
+    return found
+
+
+def _cell(key: str, value: float | None, peers: Sequence[float]) -> Cell:
+    if value is None:
+        return Cell("\N{EN DASH}")
+    if key == "passes":
+        return Cell(f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.1f}")
+    ranks = "rank" in key
+    text = number(value, 2 if ranks else 3)
+    low, high = min(peers, default=value), max(peers, default=value)
+    if not peers or low == high:
+        return Cell(text)
+    up = key == "inf_over_ceiling" or (not ranks and higher_is_better(key))
+    share = (value - low) / (high - low)
+    return Cell(text, heat=share if up else 1 - share, best=value == (high if up else low))
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with a true minus sign, or a dash where it is undefined."""
+    if value is None:
+        return "\N{EN DASH}"
+    text = f"{value:.{digits}f}"
+    # -0.0004 at three digits is 0.000, not a negative zero.
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.removeprefix("-")
+
+
+def _range(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"{number(interval.low)} \N{HORIZONTAL ELLIPSIS} {number(interval.high)}"
