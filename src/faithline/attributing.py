@@ -66,7 +66,7 @@ class Job:
                 many features.
         """
         workspace, ids = self.workspace, self.sample_ids[span.start : span.stop]
-        x, explained = workspace.samples.x[ids], workspace.target.explained[ids]
+        x, explained = workspace.samples.x[ids], workspace.explained[ids]
         masks = None
         if self.module.MASKS:
             law = self.module.MASKS[1]
@@ -99,7 +99,7 @@ class Job:
                 "split": pa.array(workspace.samples.split[ids.numpy()].tolist(), pa.string()),
                 "label": pa.array(workspace.samples.label[ids].numpy(), pa.int32()),
                 "target": pa.array(explained.numpy(), pa.int32()),
-                "prob": pa.array(workspace.target.prob[ids].numpy(), pa.float32()),
+                "prob": pa.array(workspace.prob[ids].numpy(), pa.float32()),
                 "attribution": maps_column(maps),
                 "finite": pa.array(finite.numpy(), pa.bool_()),
                 # Model calls of one explanation: those made here, and those the bank made for the masks it was handed.

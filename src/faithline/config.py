@@ -413,7 +413,7 @@ def parse(text: str, origin: str = "params.yaml") -> Params:
     except ValidationError as error:
         lines: list[str] = []
         for fault in error.errors():
-            key = ".".join(str(part) for part in fault["loc"])
+            key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
             message = fault["msg"].removeprefix("Value error, ")
             if not key:
                 lines += message.splitlines()

@@ -80,6 +80,9 @@ def check(samples: Samples) -> None:
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero()[:, 0].tolist()
         if bad:
             raise ArtifactError(f"{len(bad)} inputs hold NaN or infinity (first rows: {bad[:10]}): drop or impute them")
+    for split in SPLITS:
+        if not len(samples.index(split)):
+            raise ArtifactError(f"split {split} is empty")
     if samples.features.kind == "table":
         train = x[samples.index("train")]
         constant = [samples.feature_names[i] for i in range(x.shape[1]) if bool((train[:, i] == train[0, i]).all())]
@@ -93,10 +96,7 @@ def check(samples: Samples) -> None:
     if int(label.min()) < 0 or int(label.max()) >= classes:
         raise ArtifactError(f"labels lie in [{int(label.min())}, {int(label.max())}], but there are {classes} classes")
     for split in SPLITS:
-        index = samples.index(split)
-        if not len(index):
-            raise ArtifactError(f"split {split} is empty")
-        counts = torch.bincount(label[index], minlength=classes)
+        counts = torch.bincount(label[samples.index(split)], minlength=classes)
         lacking = [samples.class_names[i] for i in (counts == 0).nonzero()[:, 0].tolist()]
         if lacking and split != "validation":
             raise ArtifactError(f"classes {lacking} have no {split} sample: take more samples or fewer classes")
@@ -175,15 +175,18 @@ def assign_splits(
 
     Returns:
         Positions of the chosen samples in the original order, split of each, supervised flag of each.
+
+    Raises:
+        ArtifactError: If the data has fewer samples than were asked for; the message says how many each split could get.
     """
     names, inverse, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = generator.permutation(len(names))
     split_of_group = np.full(len(names), "", dtype="<U10")
     position = 0
-    for split in ("test", "validation", "train"):
+    for wanted in ("test", "validation", "train"):
         filled = 0
-        while filled < counts[split] and position < len(order):
-            split_of_group[order[position]] = split
+        while filled < counts[wanted] and position < len(order):
+            split_of_group[order[position]] = wanted
             filled += sizes[order[position]]
             position += 1
     split = split_of_group[inverse]
@@ -191,6 +194,11 @@ def assign_splits(
     for name in SPLITS:
         members = generator.permutation(np.flatnonzero(split == name))
         split[members[counts[name] :]] = ""
+    found = {name: int((split == name).sum()) for name in SPLITS}
+    short = {name: number for name, number in found.items() if number < counts[name]}
+    if short:
+        wanted = ", ".join(f"{name}: {counts[name]} (there are {number})" for name, number in short.items())
+        raise ArtifactError(f"the data has {len(groups)} samples, too few for dataset {wanted}")
     chosen = np.flatnonzero(split != "")
     split = split[chosen]
     train = np.flatnonzero(split == "train")

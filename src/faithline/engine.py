@@ -37,9 +37,9 @@ def loaded_code() -> list[str]:
     """
     root = Path(__file__).parent
     files = {Path(sys.argv[0])} | {
-        Path(module.__file__)
+        path
         for module in list(sys.modules.values())
-        if getattr(module, "__file__", None) and root in Path(str(module.__file__)).parents
+        if root in (path := Path(getattr(module, "__file__", None) or "")).parents
     }
     return sorted(os.path.relpath(file) for file in files if file.suffix == ".py" and file.is_file())
 

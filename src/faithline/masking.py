@@ -4,6 +4,7 @@
 `MaskedModel` is the only owner of the target model: no metric, explainer or sampler calls the model by another road.
 """
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,7 +115,7 @@ class Baseline:
 
     @classmethod
     def mean(cls, values: Tensor | None = None) -> "Baseline":
-        """A given mean input (table: the training mean), or each image's own mean colour where none is given."""
+        """A given mean input (table: the training mean, which must be given), or each image's own mean colour without one."""
         return cls("mean", values)
 
     @classmethod
@@ -150,7 +151,7 @@ class Baseline:
             return torch.zeros_like(x)[:, None]
         if self.kind == "blur":
             return _gaussian_blur(x, self.sigma)[:, None]
-        if self.kind == "mean" and self.values is None:
+        if self.kind == "mean" and self.values is None and x.ndim == 4:
             return x.mean(dim=tuple(range(2, x.ndim)), keepdim=True).expand_as(x)[:, None]
         if self.values is None:
             raise ValueError(f"baseline {self.kind} needs values")
@@ -163,12 +164,16 @@ class Baseline:
 def _gaussian_blur(x: Tensor, sigma: float) -> Tensor:
     radius = max(1, math.ceil(3 * sigma))
     radius = min(radius, x.shape[-1] - 1, x.shape[-2] - 1)  # reflection cannot reach further than the image
-    offsets = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
-    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
-    kernel = (kernel / kernel.sum()).expand(x.shape[1], 1, -1)
+    weights = [math.exp(-(offset**2) / (2 * sigma**2)) for offset in range(-radius, radius + 1)]
     padded = F.pad(x, (radius,) * 4, mode="reflect")
-    rows = F.conv2d(padded, kernel[:, :, :, None], groups=x.shape[1])
-    return F.conv2d(rows, kernel[:, :, None, :], groups=x.shape[1])
+    # Shifted copies are summed one by one: convolution kernels round differently for other batch sizes, sums of tensors do not.
+    for axis in (3, 2):
+        size = padded.shape[axis] - 2 * radius
+        blurred = torch.zeros_like(padded.narrow(axis, 0, size))
+        for start, weight in enumerate(weights):
+            blurred += padded.narrow(axis, start, size) * (weight / sum(weights))
+        padded = blurred
+    return padded
 
 
 # -------------------------------------------------------------------------------------------------------------- the game
@@ -235,6 +240,17 @@ class GradientView:
     extra: tuple[Tensor, ...]
 
 
+@dataclass
+class _PassCounter:
+    """Counts model evaluations; one for all games of a model."""
+
+    total: int = 0
+
+    def __call__(self, _module: nn.Module, _args: object, output: Tensor) -> None:
+        """Forward hook of the model."""
+        self.total += output.shape[0]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the model says of Q masked inputs.
@@ -246,6 +262,11 @@ class Outcome:
 
     value: Tensor
     top: Tensor
+
+
+def _check_background(baseline: Baseline, max_batch: int) -> None:
+    if baseline.copies > max_batch:
+        raise ValueError(f"max_batch = {max_batch}: must be at least the {baseline.copies} rows of the background")
 
 
 class MaskedModel:
@@ -260,31 +281,38 @@ class MaskedModel:
         baseline: What removed features become.
         output: What `values` measures.
         max_batch: Rows of every batch: the one knob that bounds memory.
-        passes: Model evaluations so far by any road, gradient methods included (a hook counts them; padding does not count).
     """
 
     def __init__(
         self, model: nn.Module, features: Features, baseline: Baseline, *, output: Output = "prob", max_batch: int = 4096
     ) -> None:
-        if baseline.copies > max_batch:
-            raise ValueError(f"max_batch = {max_batch}: must be at least the {baseline.copies} rows of the background")
+        _check_background(baseline, max_batch)
         self.model = model.eval().requires_grad_(False)
         self.features = features
         self.baseline = baseline
         self.output: Output = output
         self.max_batch = max_batch
-        self.passes = 0
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         if features.kind == "image":
             self.model.to(memory_format=torch.channels_last)  # 2-3x faster convolutions on CPU and GPU
-        self._counter = model.register_forward_hook(self._count)
+        self._counter = _PassCounter()
+        self._hook = model.register_forward_hook(self._counter)
 
-    def _count(self, _module: nn.Module, _args: object, output: Tensor) -> None:
-        self.passes += output.shape[0]
+    @property
+    def passes(self) -> int:
+        """Model evaluations so far by any road, gradient methods included (a hook counts them; padding does not count)."""
+        return self._counter.total
+
+    def with_baseline(self, baseline: Baseline) -> "MaskedModel":
+        """The same game with another removal; both share the model and its pass counter (`passes` of either counts both)."""
+        _check_background(baseline, self.max_batch)
+        game = copy.copy(self)
+        game.baseline = baseline
+        return game
 
     def close(self) -> None:
-        """Take the counting hook off the model."""
-        self._counter.remove()
+        """Take the counting hook off the model (for all games that share it)."""
+        self._hook.remove()
 
     def _logits(self, inputs: Tensor) -> Tensor:
         """Logits of up to max_batch inputs, computed in a batch of exactly max_batch."""
@@ -294,10 +322,10 @@ class MaskedModel:
         if self.features.kind == "image":
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         logits = self.model(inputs)
-        self.passes -= self.max_batch - rows
+        self._counter.total -= self.max_batch - rows
         return logits[:rows].float()
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: autograd refuses inference tensors, and gradient methods index with this target
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, classes) of the clean inputs and the explained class (B,): the model's own first choice."""
         logits = torch.cat([self._logits(part.to(self._device)) for part in x.split(self.max_batch)])
@@ -320,6 +348,8 @@ class MaskedModel:
             raise TypeError(f"keep must be bool (True = the feature stays), not {keep.dtype}")
         if keep.shape != (rows.shape[0], self.features.n):
             raise ValueError(f"keep has shape {tuple(keep.shape)}; ({rows.shape[0]}, {self.features.n}) expected")
+        if not len(rows):
+            return Outcome(torch.empty(0), torch.empty(0, dtype=torch.bool))
         x, target = x.to(self._device), target.to(self._device)
         values, tops = [], []
         for part_rows, part_keep in zip(
@@ -341,8 +371,6 @@ class MaskedModel:
             choice = logits.reshape(-1, copies, logits.shape[1])
             choice = choice[:, 0] if copies == 1 else choice.softmax(2).mean(1)
             tops.append(choice.argmax(1) == part_target)
-        if not values:
-            return Outcome(torch.empty(0), torch.empty(0, dtype=torch.bool))
         return Outcome(torch.cat(values).cpu(), torch.cat(tops).cpu())
 
     def values(self, x: Tensor, keep: Tensor, target: Tensor) -> Tensor:

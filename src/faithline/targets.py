@@ -50,9 +50,10 @@ class MLP(nn.Module):
 class SmallCNN(nn.Module):
     """Small convolutional network: `features` (last 4-D feature map), global average pool, dropout, linear `head`.
 
-    `depth` convolutions, each with batch normalisation and a ReLU of its own. From the second on each halves the resolution and
-    doubles the channels, until halving again would leave a map of less than 7x7. Strided convolutions stand where max-pooling
-    would: they are linear, so DeepLIFT needs no rule for them.
+    `depth` convolutions, the first 5x5 and the others 3x3, each with batch normalisation and a ReLU of its own. The first of them
+    halve the resolution, down to a map of at least 7x7 (an explainer reads it), and each but the first of these doubles the
+    channels; the rest keep both and widen the view. Strided convolutions stand where max-pooling would: they are linear, so
+    DeepLIFT needs no rule for them.
     """
 
     def __init__(self, channels: int, size: int, classes: int, *, width: int, depth: int, dropout: float) -> None:
@@ -60,11 +61,13 @@ class SmallCNN(nn.Module):
         layers: list[nn.Module] = []
         inputs, outputs = channels, width
         for block in range(depth):
-            stride = 1
-            if block > 0 and size >= 14:
-                stride, outputs, size = 2, outputs * 2, math.ceil(size / 2)
+            stride = 2 if size >= 14 else 1
+            if block > 0 and stride == 2:
+                outputs *= 2
+            size = math.ceil(size / stride)
+            kernel = 5 if block == 0 else 3
             layers += [
-                nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+                nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False),
                 nn.BatchNorm2d(outputs),
                 nn.ReLU(),
             ]

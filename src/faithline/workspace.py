@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+import torch
+from torch import Tensor
+
 from faithline import dataset, targets
+from faithline.artifacts import read_table
 from faithline.bank import Bank, Use, open_bank
 from faithline.config import Params, TaskSettings
 from faithline.masking import MaskedModel
@@ -17,7 +22,9 @@ class Workspace:
         task: Name.
         params: All settings.
         samples: Frozen samples.
-        target: The model to be explained, with the explained class of every sample.
+        target: The model to be explained.
+        explained: Explained class of every sample, the model's own first choice on the clean input, int64 (N,).
+        prob: Its probability, float32 (N,).
         game: v(keep).
         insertion: The game of insertion where its baseline differs, else None.
     """
@@ -26,6 +33,8 @@ class Workspace:
     params: Params
     samples: dataset.Samples
     target: targets.Target
+    explained: Tensor
+    prob: Tensor
     game: MaskedModel
     insertion: MaskedModel | None
 
@@ -51,10 +60,13 @@ def open_workspace(task: str, params: Params) -> Workspace:
     """
     samples = dataset.read(task_folder(task))
     target = targets.load_target(target_folder(task), samples)
+    predictions = read_table(target_folder(task) / "predictions.parquet", {"target": pl.Int32, "prob": pl.Float32})
+    explained = torch.from_numpy(predictions["target"].to_numpy().astype("int64"))
+    prob = torch.from_numpy(predictions["prob"].to_numpy().copy())
     settings = params.tasks[task].game
     game = targets.build_game(target, samples, settings, params.baselines, params.seed)
     insertion = targets.insertion_game(game, samples, settings, params.baselines, params.seed)
-    return Workspace(task, params, samples, target, game, insertion)
+    return Workspace(task, params, samples, target, explained, prob, game, insertion)
 
 
 def task_folder(task: str) -> Path:

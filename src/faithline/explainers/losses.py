@@ -72,6 +72,6 @@ def _half_loss(values: Tensor, goal: Tensor, weight: Tensor, count: Tensor, defi
     centred = (values - (values * weight).sum(1, keepdim=True) / count) * weight
     direction = goal / goal.norm(dim=1, keepdim=True).clamp(min=1e-15)
     # The floor grows with the scores, so that scaling them changes nothing; a map of zeros gets an absolute one.
-    floor = _RELATIVE_FLOOR * (values * weight).detach().square().sum(1) + 1e-30
+    floor = _RELATIVE_FLOOR * (values * weight).detach().square().sum(1) + 1e-24
     correlation = (centred * direction).sum(1) * (centred.square().sum(1) + floor).rsqrt()
     return Loss(torch.where(defined, (1 - correlation) / 2, 0), defined)

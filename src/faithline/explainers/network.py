@@ -126,9 +126,7 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.embed: nn.Module = (
-            nn.Embedding(shape.tokens, shape.width) if shape.tokens else nn.Linear(shape.local, shape.width)
-        )
+        self.embed: nn.Module = nn.Embedding(shape.tokens, shape.width) if shape.tokens else nn.Linear(shape.local, shape.width)
         self.summary = Summary(shape)
         self.position = nn.Parameter(torch.randn(shape.n, shape.width) * 0.02)
         self.dropout = nn.Dropout(shape.dropout)
@@ -179,9 +177,7 @@ class Grid(nn.Module):
         self.position = nn.Parameter(torch.zeros(shape.width, *self.size))
         self.first = nn.Conv2d(shape.local, shape.width, 3, padding=1)
         self.mix = nn.ModuleList(nn.Linear(shape.width, shape.width) for _ in range(shape.depth - 1))
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(shape.width, shape.width, 3, padding=1) for _ in range(shape.depth - 1)
-        )
+        self.convolutions = nn.ModuleList(nn.Conv2d(shape.width, shape.width, 3, padding=1) for _ in range(shape.depth - 1))
         self.dropout = nn.Dropout(shape.dropout)
         self.head = nn.Conv2d(shape.width, 1, 1)
 

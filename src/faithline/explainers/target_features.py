@@ -149,4 +149,6 @@ def _placed(features: Features, activation: Tensor, valid: Tensor, name: str) ->
         fine = activation.shape[2] >= features.rows and activation.shape[3] >= features.columns
         grid = F.adaptive_avg_pool2d(activation, size) if fine else F.interpolate(activation, size, mode="bilinear")
         return grid.flatten(2).transpose(1, 2), activation.mean((2, 3))
-    raise ValueError(f"layer {name!r} has outputs of shape {tuple(activation.shape)}: they do not lie on {features.kind} features")
+    raise ValueError(
+        f"layer {name!r} has outputs of shape {tuple(activation.shape)}: they do not lie on {features.kind} features"
+    )

@@ -1,20 +1,20 @@
 """Who ranks where: `leaderboard.json`, the answer in words, and the rows of every table."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from faithline.metrics.catalogue import CATALOGUE
-from faithline.reporting.inputs import ROLES, CandidateResult, Evaluation, Inputs, Interval, Role, TaskResults
+from faithline.metrics.catalogue import METRICS
+from faithline.reporting.results import ROLES, CandidateResult, Evaluation, Inputs, Interval, Role, TaskResults
 
 Comparison = Literal["better", "worse", "undecided"]
-RANKED: tuple[Role, ...] = ("explainer", "supervision", "baseline")
-"""Roles among which the best value of a column is marked; controls and references are shown, never beaten."""
+RANKED: tuple[Role, ...] = ("explainer", "supervision", "baseline", "control")
+"""Roles among which the best value of a column is marked, controls included; references are shown, never beaten."""
 
 
 def higher_is_better(metric: str) -> bool:
     """Direction of a metric, from the catalogue."""
-    return CATALOGUE[metric].higher_is_better
+    return METRICS[metric].direction == "higher"
 
 
 def compare(difference: Interval, *, higher: bool) -> Comparison:
@@ -104,16 +104,18 @@ def listing(names: Sequence[str]) -> str:
 
 
 def answer(results: TaskResults) -> list[str]:
-    """The answer for one task in plain sentences; "better" is said only where the interval of the paired difference excludes 0."""
+    """The answer for one task in plain sentences; "better" only where the interval of the paired difference excludes 0."""
     evaluation = results.evaluation
     runner_up = evaluation.runner_up
     if runner_up is None:
         return ["No explainer was trained for this task, so there is nothing to compare with the prior methods."]
     name, rank = runner_up.explainer, evaluation.candidates[runner_up.explainer].mean_rank
+    control = evaluation.candidates[runner_up.candidate].role == "control"
+    rival = f"the best {'rival, the control' if control else 'prior method,'} {runner_up.candidate}"
     verdict = {
-        "better": f"is better than the best prior method, {runner_up.candidate}",
-        "worse": f"is worse than the best prior method, {runner_up.candidate}",
-        "undecided": f"cannot be told apart from the best prior method, {runner_up.candidate}",
+        "better": f"is better than {rival}",
+        "worse": f"is worse than {rival}",
+        "undecided": f"cannot be told apart from {rival}",
     }[compare(runner_up.mean_rank_difference, higher=False)]
     shown = "undefined" if rank is None else f"{rank:.2f}"
     first = (
@@ -183,11 +185,13 @@ class Column:
     title: str
 
 
-def columns(metrics: Sequence[str]) -> list[Column]:
-    """Columns of a full leaderboard, in order."""
+def columns(metrics: Sequence[str], *, ceiling: bool) -> list[Column]:
+    """Columns of a full leaderboard, in order; `ceiling` = with INF over R(x)."""
     lower = "lower is better"
     found = [
-        Column("mean_rank", "mean rank", "\N{DOWNWARDS ARROW}", f"Mean over samples and metrics of the rank in the pool; {lower}"),
+        Column(
+            "mean_rank", "mean rank", "\N{DOWNWARDS ARROW}", f"Mean over samples and metrics of the rank in the pool; {lower}"
+        ),
         Column("family_rank", "family rank", "\N{DOWNWARDS ARROW}", f"Ranks averaged within four families first; {lower}"),
         Column(
             "mean_rank_without_fe_mc",
@@ -195,8 +199,10 @@ def columns(metrics: Sequence[str]) -> list[Column]:
             "\N{DOWNWARDS ARROW}",
             f"Mean rank without FE and MC, which single-feature ablation wins by definition; {lower}",
         ),
-        Column("inf_over_ceiling", "INF / R", "\N{UPWARDS ARROW}", "Mean INF divided by the ceiling R(x); higher is better"),
     ]
+    if ceiling:
+        title = "Mean INF divided by the mean ceiling R(x); higher is better"
+        found.append(Column("inf_over_ceiling", "INF / R", "\N{UPWARDS ARROW}", title))
     for metric in metrics:
         up = higher_is_better(metric)
         arrow = "\N{UPWARDS ARROW}" if up else "\N{DOWNWARDS ARROW}"
@@ -206,7 +212,7 @@ def columns(metrics: Sequence[str]) -> list[Column]:
 
 def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
     """Rows of a task's leaderboard, with the ceiling R(x) as the last reference."""
-    keys = [column.key for column in columns(metrics)]
+    keys = [column.key for column in columns(metrics, ceiling=evaluation.ceiling is not None)]
     table = {name: {key: _value(evaluation, name, key) for key in keys} for name in ordered(evaluation.candidates)}
     pool = of_role(evaluation, *RANKED)
     found = []
@@ -218,13 +224,15 @@ def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
             cell = _cell(key, values[key], peers if name in pool else [])
             if key in row.metrics:
                 summary = row.metrics[key]
-                cell = Cell(cell.text, _range(summary), cell.heat, cell.best, summary.null)
+                cell = replace(cell, small=_range(summary), null=summary.null)
+            elif key == "mean_rank":
+                spread = Interval(mean=row.mean_rank, low=row.mean_rank_low, high=row.mean_rank_high)
+                cell = replace(cell, small=_range(spread, 2))
             cells.append(cell)
         found.append(Row(name, row.role, tuple(cells), row.duplicate_of))
-    if evaluation.ceiling is not None:
-        ceiling = evaluation.ceiling
-        inf = Cell(number(ceiling.mean), _range(ceiling), null=ceiling.null)
-        found.append(Row("ceiling R(x)", "reference", tuple(inf if key == "inf" else Cell("") for key in keys)))
+    ceiling = evaluation.ceiling or Interval(mean=None, low=None, high=None)
+    inf = Cell(number(ceiling.mean), _range(ceiling) or "too many features")
+    found.append(Row("ceiling R(x)", "reference", tuple(inf if key == "inf" else Cell("") for key in keys)))
     return found
 
 
@@ -242,7 +250,9 @@ def snapshot_rows(task: Mapping[str, Any], metrics: Sequence[str]) -> list[Row]:
         for key in keys:
             if key in metrics:
                 summary = row.metrics.get(key)
-                cells.append(Cell("\N{EN DASH}") if summary is None else Cell(number(summary.mean), _range(summary), null=summary.null))
+                cells.append(
+                    Cell("\N{EN DASH}") if summary is None else Cell(number(summary.mean), _range(summary), null=summary.null)
+                )
             else:
                 cells.append(_cell(key, getattr(row, key), []))
         found.append(Row(name, row.role, tuple(cells)))
@@ -283,7 +293,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.removeprefix("-")
 
 
-def _range(interval: Interval) -> str:
+def _range(interval: Interval, digits: int = 3) -> str:
     if interval.low is None or interval.high is None:
         return ""
-    return f"{number(interval.low)} \N{HORIZONTAL ELLIPSIS} {number(interval.high)}"
+    return f"{number(interval.low, digits)} \N{EN DASH} {number(interval.high, digits)}"

@@ -36,7 +36,7 @@ PATTERN = r"[^\W_]+(?:'[^\W_]+)*"
 """Words of the lower-cased text, apostrophes within them kept; frozen with the task, so that new texts are cut alike."""
 LENGTH = 40
 MIN_COUNT = 3
-HEADS = 4
+HEADS = 2
 TOKEN_DROPOUT = 0.1
 
 

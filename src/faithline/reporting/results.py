@@ -1,11 +1,11 @@
-"""What the report is made from: the files of earlier stages, read once, checked, and refused with a clear error if they are wrong."""
+"""What the report is made from: the files of earlier stages, read once, checked, refused with a clear error."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,9 @@ class _Record(BaseModel):
     """A part of a result file: NaN and infinity are refused, keys that the report does not show are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+Record = TypeVar("Record", bound=_Record)
 
 
 class Interval(_Record):
@@ -47,6 +50,8 @@ class CandidateResult(_Record):
 
     role: Role
     mean_rank: float | None
+    mean_rank_low: float | None = None
+    mean_rank_high: float | None = None
     family_rank: float | None
     mean_rank_without_fe_mc: float | None
     metrics: dict[str, Summary]
@@ -84,6 +89,36 @@ class Evaluation(_Record):
     inf_over_ceiling: dict[str, float | None]
 
 
+class MethodCounts(_Record):
+    """What became of one method's maps: `taught` maps teach, the others are counts per reason and add up to `maps`."""
+
+    maps: int
+    taught: int
+    kept: int
+    below_quantile: int
+    duplicate: int
+    non_finite: int
+
+
+class EmptyCounts(_Record):
+    """Samples none of whose maps passed the filter, and how many of them kept their best map after all."""
+
+    count: int
+    rate: float
+    saved: int
+
+
+class Curation(_Record):
+    """`reports/curate/<task>.json`."""
+
+    methods: dict[str, MethodCounts]
+    samples: int
+    mean_unique: float
+    mean_kept: float
+    on_empty: EmptyCounts
+    lost: int
+
+
 class Snapshot(_Record):
     """JSON results of the pipeline at another scale, kept in git under `reports/snapshots/<name>/`."""
 
@@ -113,7 +148,7 @@ class TaskResults:
 
     name: str
     evaluation: Evaluation
-    curation: dict[str, Any]
+    curation: Curation
     samples: Samples
     target: dict[str, Any]
     predictions: pl.DataFrame
@@ -143,19 +178,21 @@ class TaskResults:
 
     def maps(self, candidate: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Sample ids (B,) and maps (B, *map_shape) of a candidate on the test split, by ascending id; None where it has none."""
-        columns = {"sample_id": pl.Int64}
+        columns = {"sample_id": pl.Int64, "attribution": None}
         if candidate in self.methods:
             path = self.root / "data/attributions" / self.name / candidate
-            frame = read_table(path, columns | {"split": None, "attribution": None}).filter(pl.col("split") == "test")
-            column = "attribution"
+            frame = read_table(path, columns | {"split": None, "finite": pl.Boolean}).filter(pl.col("split") == "test")
         else:
             path = self.root / "data/evaluation" / self.name / "maps.parquet"
-            frame = read_table(path, columns | {"candidate": None, "map": None}).filter(pl.col("candidate") == candidate)
-            column = "map"
+            frame = read_table(path, columns | {"candidate": None}).filter(pl.col("candidate") == candidate)
         if frame.is_empty():
             return None
         frame = frame.sort("sample_id")
-        return frame["sample_id"].to_numpy(), np.asarray(frame[column].to_numpy(), dtype=np.float32)
+        maps = np.array(frame["attribution"].to_numpy(), dtype=np.float32)
+        if "finite" in frame.columns:
+            # A map that is not finite is stored as zeros; zeros would be shown as a verdict.
+            maps[~frame["finite"].to_numpy()] = np.nan
+        return frame["sample_id"].to_numpy(), maps
 
 
 @dataclass(frozen=True)
@@ -215,6 +252,7 @@ def refuse_leftovers(params: Params, root: Path) -> None:
     allowed: list[tuple[str, Sequence[str]]] = [
         ("reports/evaluation", [f"{task}.json" for task in tasks]),
         ("reports/curate", [f"{task}.json" for task in tasks]),
+        ("reports/metrics", [f"{task}.json" for task in tasks]),
     ]
     allowed += [(folder, tasks) for folder in ("data/evaluation", "data/attributions", "data/curves", "models/explainers")]
     for task in tasks:
@@ -240,11 +278,7 @@ def refuse_leftovers(params: Params, root: Path) -> None:
 def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     section = params.modality(task)
     path = root / "reports/evaluation" / f"{task}.json"
-    try:
-        evaluation = Evaluation.model_validate(read_json(path))
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors())
-        raise ArtifactError(f"{path} is not a result of `evaluate` ({faults}): remove it and run `dvc repro`") from error
+    evaluation = _parse(Evaluation, path, "evaluate")
     check_rules(params, task, evaluation, path)
     explainers = root / "models/explainers" / task
     target = root / "models/target" / task
@@ -252,7 +286,7 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     return TaskResults(
         name=task,
         evaluation=evaluation,
-        curation=read_json(root / "reports/curate" / f"{task}.json"),
+        curation=_parse(Curation, root / "reports/curate" / f"{task}.json", "curate"),
         samples=dataset.read(root / "data/tasks" / task),
         target=read_json(target / "model.json"),
         predictions=read_table(target / "predictions.parquet", {"sample_id": pl.Int64, "target": None, "prob": None}),
@@ -267,11 +301,19 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     )
 
 
+def _parse(record: type[Record], path: Path, stage: str) -> Record:
+    try:
+        return record.model_validate(read_json(path))
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors())
+        raise ArtifactError(f"{path} is not a result of `{stage}` ({faults}): remove it and run `dvc repro`") from error
+
+
 def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path) -> None:
     """Refuse a table that would not be honest (specification 4.5, check 32).
 
     Every configured candidate and control is a row, every metric is there with an interval or with its count of undefined values,
-    the family-weighted rank stands beside the mean rank, and the INF ceiling is reported.
+    the family-weighted rank stands beside the mean rank, and the INF ceiling is reported where the game is enumerated.
 
     Raises:
         ArtifactError: With every fault.
@@ -280,7 +322,7 @@ def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path) -
     controls = [name for name in params.evaluate.controls if evaluation.modality == "image" or name not in ("edge", "centre")]
     wanted = [*section.methods.names(), *section.explainers, *controls]
     faults = [f"no row for {name}" for name in wanted if name not in evaluation.candidates]
-    if evaluation.ceiling is None:
+    if evaluation.ceiling is None and params.tasks[task].bank.exact and "inf" in params.evaluate.metrics:
         faults.append("no ceiling R(x)")
     for name, row in evaluation.candidates.items():
         faults += [f"{name} lacks metric {metric}" for metric in params.evaluate.metrics if metric not in row.metrics]

@@ -1,0 +1,105 @@
+# Two commands matter: `make repro` runs the pipeline, `make test` runs every check. Both set up what they need. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+STAMP := $(VENV)/.installed
+DAYS ?= 7
+SCALE = $(if $(NAME),params/$(NAME).yaml)
+# `python` in dvc.yaml must be the environment's.
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help install repro test test-extended preset snapshot publish bundle bench report clean-scratch
+
+help:
+	@echo "make repro            set up, then run the pipeline: reports/index.html"
+	@echo "make test             set up, then lint, types, import contracts and tests"
+	@echo "make test-extended    the slow behavioural and fault tests"
+	@echo "make preset NAME=x    put params/x.yaml (smoke, full, paper) or the committed default in the place of params.yaml"
+	@echo "make snapshot NAME=x  run params/x.yaml in a separate checkout; keep its results in reports/snapshots/x"
+	@echo "make publish REMOTE=x push the outputs to a folder or URL"
+	@echo "make bundle           pack the outputs into faithline-store.tar, for reviewers without a remote"
+	@echo "make bench            time against peers: benchmarks/results.json"
+	@echo "make report           bring the report up to date and say where it is"
+	@echo "make clean-scratch    remove unfinished work older than DAYS=$(DAYS) days"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt constraints-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed; set PYTHON=python3.x" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt -c constraints-dev.txt
+	touch $@
+
+repro: $(STAMP)
+	dvc repro
+
+test: $(STAMP)
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+	python -m pytest
+
+test-extended: $(STAMP)
+	python -m pytest -m extended
+
+preset: $(STAMP)
+	@test -n "$(NAME)" || { echo "error: say which: make preset NAME=smoke|full|paper|default" >&2; exit 1; }
+	@test "$(NAME)" = default || test -f "$(SCALE)" || { echo "error: no preset $(NAME); there are: default $(basename $(notdir $(wildcard params/*.yaml)))" >&2; exit 1; }
+	@mkdir -p .scratch
+	cp params.yaml .scratch/params.before.yaml
+	@if [ "$(NAME)" = default ]; then git show HEAD:params.yaml > .scratch/params.next.yaml; else cp "$(SCALE)" .scratch/params.next.yaml; fi
+	faithline check --params .scratch/params.next.yaml
+	mv .scratch/params.next.yaml params.yaml
+	@echo "params.yaml is now $(NAME); the old one lies in .scratch/params.before.yaml"
+
+# A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache.
+snapshot: CHECKOUT = $(CURDIR)/.scratch/snapshots/$(NAME)
+snapshot: $(STAMP)
+	@test -n "$(NAME)" && test -f "$(SCALE)" || { echo "error: say which: make snapshot NAME=smoke|full|paper" >&2; exit 1; }
+	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a snapshot shows what a commit makes" >&2; exit 1; }
+	test -d "$(CHECKOUT)/.git" || git clone -q . "$(CHECKOUT)"
+	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD
+	git -C "$(CHECKOUT)" reset -q --hard FETCH_HEAD
+	cp "$(SCALE)" "$(CHECKOUT)/params.yaml"
+	cd "$(CHECKOUT)" && dvc cache dir --local "$(CURDIR)/.dvc/cache" && dvc repro
+	rm -rf "reports/snapshots/$(NAME).partial"
+	mkdir -p "reports/snapshots/$(NAME).partial/evaluation" "reports/snapshots/$(NAME).partial/curate"
+	cp "$(CHECKOUT)"/reports/{leaderboard,findings}.json "reports/snapshots/$(NAME).partial/"
+	cp "$(CHECKOUT)"/reports/evaluation/*.json "reports/snapshots/$(NAME).partial/evaluation/"
+	cp "$(CHECKOUT)"/reports/curate/*.json "reports/snapshots/$(NAME).partial/curate/"
+	sum=$$(sha256sum "$(SCALE)" | cut -d' ' -f1); printf '{"name": "%s", "params_sha256": "%s"}\n' "$(NAME)" "$$sum" > "reports/snapshots/$(NAME).partial/snapshot.json"
+	rm -rf "reports/snapshots/$(NAME)"
+	mv "reports/snapshots/$(NAME).partial" "reports/snapshots/$(NAME)"
+
+# The remote is added to .dvc/config.local (not in git) for the time of the push only.
+publish: $(STAMP)
+	@test -n "$(REMOTE)" || { echo "error: say where: make publish REMOTE=folder-or-url" >&2; exit 1; }
+	dvc remote add -q --local -f publish "$(REMOTE)"
+	trap 'dvc remote remove -q --local publish' EXIT; dvc push -r publish
+
+bundle: STORE = $(CURDIR)/.scratch/bundle/faithline-store
+bundle: $(STAMP)
+	rm -rf "$(STORE)"
+	mkdir -p "$(STORE)"
+	dvc remote add -q --local -f bundle "$(STORE)"
+	trap 'dvc remote remove -q --local bundle' EXIT; dvc push -r bundle --no-run-cache
+	cp docs/bundle.txt "$(STORE)/README.txt"
+	tar -cf .scratch/bundle/faithline-store.tar -C .scratch/bundle faithline-store
+	mv .scratch/bundle/faithline-store.tar faithline-store.tar
+	rm -rf .scratch/bundle
+	@ls -lh faithline-store.tar
+
+bench: $(STAMP)
+	PYTHONPATH=src python benchmarks/run.py
+
+report: $(STAMP)
+	dvc repro report
+	@echo "open reports/index.html"
+
+clean-scratch:
+	@if [ -d .scratch ]; then find .scratch -mindepth 2 -maxdepth 2 -mtime +$(DAYS) -print -exec rm -rf {} +; fi

@@ -1,0 +1,201 @@
+"""The two verbs of the public API, for a model and inputs in memory: `attribute` and `score`. No files, no params."""
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from faithline.attributions.run import attribute_by_name, load_method
+from faithline.bank import Law, Masks, all_keep_sets, draw
+from faithline.config import MAX_EXACT_FEATURES, Methods, MethodSettings, MetricSettings
+from faithline.judging import Judge
+from faithline.masking import MaskedModel
+from faithline.metrics import ten
+from faithline.seeding import derive, numpy_generator
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "saliency": {"output": "prob", "absolute": False},
+    "input_x_gradient": {"output": "prob"},
+    "integrated_gradients": {"output": "prob", "steps": 50},
+    "expected_gradients": {"output": "prob", "samples": 40},
+    "deeplift": {"output": "prob"},
+    "occlusion": {"window": 2, "stride": 1},
+    "feature_ablation": {},
+    "lime": {"masks": 1000, "kernel_width": 0.5, "ridge": 0.01},
+    "kernel_shap": {"masks": 1000, "ridge": 1.0e-6},
+    "grad_cam": {"output": "logit"},
+    "banzhaf": {"ridge": 1.0e-6},
+    "exact_shapley": {},
+    "exact_banzhaf": {},
+}
+"""Settings of a method where the caller gives none. The pipeline never reads them: there, params.yaml says everything."""
+
+DEFAULT_MASKS = 1000
+"""Masks of a method that has no number of its own (banzhaf)."""
+
+
+def attribute(
+    name: str,
+    game: MaskedModel,
+    x: Tensor,
+    target: Tensor | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    background: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Explain inputs with one method; the random masks that it fits, if it fits any, are drawn and played here.
+
+    Args:
+        name: Method, a key of `DEFAULTS`.
+        game: The game.
+        x: Inputs (B, ...).
+        target: Explained classes, int64 (B,); the model's own first choices where None.
+        settings: Values that replace those of `DEFAULTS[name]`.
+        background: Real inputs (R, ...) for `expected_gradients`.
+        seed: Seeds masks and draws. A map depends on its position in x, not on its batch mates.
+
+    Returns:
+        Maps, float32 (B, n), signed: higher = more support for the class. A row that is not finite is all NaN.
+
+    Raises:
+        ValueError: If the method, a setting or the inputs do not fit; the message names them.
+    """
+    module = load_method(name)
+    chosen = _settings(name, settings)
+    if target is None:
+        target = game.predict(x)[1].cpu()
+    masks = None
+    if module.MASKS is not None:
+        masks = play(game, x, target, module.MASKS[1], getattr(chosen, "masks", DEFAULT_MASKS), seed=derive(seed, name))
+    seeds = torch.tensor([derive(seed, name, i) for i in range(len(x))])
+    maps = attribute_by_name(name, game, x, target, chosen, masks=masks, background=background, seeds=seeds)
+    return game.features.to_features(maps)
+
+
+def _settings(name: str, changes: Mapping[str, Any] | None) -> MethodSettings:
+    kind = next(k for k in typing.get_args(Methods.model_fields[name].annotation) if k is not type(None))
+    try:
+        # The role is the pipeline's business; any value will do here.
+        return kind.model_validate({"role": "baseline", **DEFAULTS[name], **(changes or {})})
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))} = {fault['input']!r}: {fault['msg']}" for fault in error.errors()]
+        raise ValueError(f"{name}: {'; '.join(faults)}") from error
+
+
+def play(
+    game: MaskedModel, x: Tensor, target: Tensor, law: str, count: int, *, fixed_size_fraction: float = 0.3, seed: int = 0
+) -> Masks:
+    """Draw masks of a law for inputs in memory and play them: what the bank does for a task.
+
+    Args:
+        game: The game.
+        x: Inputs (B, ...).
+        target: Explained classes (B,).
+        law: `bernoulli`, `fixed_size`, `shapley_kernel`, `singles`, or `all` (every one of the 2^n keep sets).
+        count: Masks of each input; `singles` and `all` have their own number.
+        fixed_size_fraction: Share of features that `fixed_size` removes.
+        seed: Seeds the masks, by position in x.
+
+    Raises:
+        ValueError: If the law is unknown, or `all` meets more than 14 features.
+    """
+    valid = game.features.valid(x).cpu()
+    if law == "all":
+        if game.features.n > MAX_EXACT_FEATURES:
+            raise ValueError(f"{game.features.n} features: exact values stop at {MAX_EXACT_FEATURES}")
+        keep = all_keep_sets(game.features.n).expand(len(x), -1, -1)
+    else:
+        drawn = [
+            draw(typing.cast(Law, law), valid[i].numpy(), count, fixed_size_fraction, numpy_generator(seed, law, i))
+            for i in range(len(x))
+        ]
+        keep = torch.from_numpy(np.stack(drawn))
+    ends = torch.stack([torch.ones_like(valid), ~valid], 1)
+    values = game.values(x, torch.cat([ends, keep], 1), target)
+    return Masks(keep=keep, values=values[:, 2:], full=values[:, 0], empty=values[:, 1], valid=valid)
+
+
+def score(
+    game: MaskedModel,
+    x: Tensor,
+    maps: Mapping[str, Tensor],
+    target: Tensor | None = None,
+    *,
+    steps: int | None = None,
+    masks: int = 100,
+    fixed_size_fraction: float = 0.3,
+    convention: ten.Convention = "strict",
+    mc_absolute: bool = False,
+    min_prob: float = 1.0e-3,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Measure any attribution with the ten faithfulness metrics. All candidates are judged by the same masks.
+
+    Args:
+        game: The game.
+        x: Inputs (B, ...).
+        maps: Candidate -> its maps of x, (B, n) or (B, *map_shape), higher = supports the class; any scale.
+        target: Explained classes (B,); the model's own first choices where None.
+        steps: Points of a sweep; one feature a step where None.
+        masks: Random masks of each input for FC and for INF.
+        fixed_size_fraction: Share of features that FC removes.
+        convention: `strict` (curves with both ends) or `official` (docs/metrics.md).
+        mc_absolute: Whether MC reads |map|.
+        min_prob: Clean value below which MC and IROF are undefined.
+        seed: Seeds masks and tie-breaks.
+
+    Returns:
+        `sample_id i64 (position in x), candidate str, metric str, value f32`; null where a metric is undefined, and everywhere
+        for a map that is not finite. Directions: `faithline.metrics.catalogue.METRICS`.
+
+    Raises:
+        ValueError: If maps have the wrong shape; the message names the candidate.
+    """
+    features = game.features
+    prepared = {name: _as_features(name, game, x, candidate) for name, candidate in maps.items()}
+    if target is None:
+        target = game.predict(x)[1].cpu()
+    valid = features.valid(x).cpu()
+    judge = Judge(
+        game=game,
+        insertion=None,
+        x=x,
+        target=target,
+        sample_ids=torch.arange(len(x)),
+        bernoulli=play(game, x, target, "bernoulli", masks, seed=derive(seed, "score")),
+        fixed_size=play(
+            game, x, target, "fixed_size", masks, fixed_size_fraction=fixed_size_fraction, seed=derive(seed, "score")
+        ),
+        singles=play(game, x, target, "singles", features.n),
+        table=None,
+        steps=features.n if steps is None else steps,
+        metrics=MetricSettings(convention=convention, mc_absolute=mc_absolute, min_prob=min_prob),
+        seed=seed,
+    )
+    frames = []
+    for name, candidate in prepared.items():
+        finite = (torch.isfinite(candidate) | ~valid).all(1)
+        usable = torch.where(finite[:, None], candidate, 0.0)
+        for metric, value in judge.score(usable, judge.sweep(usable)).items():
+            column = pl.Series("value", torch.where(finite, value, torch.nan).numpy()).fill_nan(None)
+            frame = pl.DataFrame({"sample_id": judge.sample_ids.numpy(), "candidate": name, "metric": metric})
+            frames.append(frame.with_columns(column))
+    return pl.concat(frames)
+
+
+def _as_features(name: str, game: MaskedModel, x: Tensor, maps: Tensor) -> Tensor:
+    """Maps of a candidate on the features, float32 (B, n)."""
+    features = game.features
+    maps = torch.as_tensor(maps).detach().cpu().float()
+    if maps.shape == (len(x), features.n):
+        return maps
+    if maps.shape == (len(x), *features.map_shape):
+        return features.to_features(maps)
+    expected = f"{(len(x), features.n)}" + (f" or {(len(x), *features.map_shape)}" if features.kind == "image" else "")
+    raise ValueError(f"maps of {name!r} have shape {tuple(maps.shape)}; {expected} expected")

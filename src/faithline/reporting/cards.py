@@ -1,0 +1,50 @@
+"""Short texts of the report: what each method, control and reference is. Metrics explain themselves in their catalogue."""
+
+METHODS = {
+    "saliency": "Gradient of the explained class's output with respect to the input. One backward pass.",
+    "input_x_gradient": "Gradient times input: a first-order estimate of what removing a feature does.",
+    "integrated_gradients": "Gradients averaged along the straight path from baseline to input, times the difference.",
+    "expected_gradients": "Integrated gradients from random training rows instead of one baseline (GradientShap).",
+    "deeplift": "Differences from the baseline propagated back through the layers by the rescale rule.",
+    "occlusion": "A window slides over the input; a feature gets the mean drop of the windows that cover it.",
+    "feature_ablation": "Each feature is removed alone; its attribution is the drop.",
+    "lime": "A linear model fitted to random masks, those near the full input weighing more (ridge on the mask bank).",
+    "kernel_shap": "Shapley values by weighted least squares on masks of Shapley-kernel sizes, with the efficiency constraint.",
+    "grad_cam": "Channels of the last convolution weighed by their mean gradient; positive evidence only, coarse.",
+    "banzhaf": "Least-squares fit on many fair-coin masks: estimates the maximiser of the paper's Eq. (1). A reference.",
+    "exact_banzhaf": "The maximiser of Eq. (1), from all 2^n keep sets. A reference.",
+    "exact_shapley": "Shapley values from all 2^n keep sets. A reference.",
+    "oracle_prior": "For each sample, the prior method with the best mean rank on it: hindsight that nobody has. A reference.",
+}
+CONTROLS = {
+    "random": "Random numbers, seeded. What a metric gives to a map that knows nothing; on easy games this is far from zero.",
+    "mean_map": "The mean of the supervision maps, the same for every sample. Beating it shows that a map depends on its sample.",
+    "edge": "Edges of the input image: looks plausible, has never seen the model.",
+    "centre": "A bump in the middle of the image: photographs and digits are centred, so it often scores well.",
+}
+ROLES = {
+    "explainer": ("Trained explainers", "networks that give a map in one forward pass"),
+    "supervision": ("Prior methods", "they supply the maps that explainers learn from"),
+    "baseline": ("Baselines", "ranked, but never teach"),
+    "control": ("Controls", "maps that know nothing of the model or of the sample"),
+    "reference": ("References", "exact values, large per-sample fits, hindsight: shown apart, never beaten"),
+}
+REASONS = {
+    "kept": "passed every metric's quantile",
+    "below_quantile": "below the quantile in a metric",
+    "duplicate": "repeats an earlier method's map",
+    "non_finite": "not finite, or zero everywhere",
+}
+GLOSSARY = {
+    "attribution, map": "One number per feature; higher means more support for the explained class. Signed: 0 is neutral.",
+    "feature": "A patch of an image, a token of a text, a column of a table.",
+    "explained class": "The model's own first choice on the clean input, frozen while features are removed.",
+    "baseline (of a removal)": "What a removed feature becomes: zero, the mean, the pad token, a blur.",
+    "MoRF, LeRF": "Features are removed most relevant first, or least relevant first.",
+    "mean rank": "On each sample and metric the candidates of the pool are ranked (ties share a rank); the mean, 1 is best.",
+    "family rank": "DEL, RP, POS and IROF read one sweep, so ranks are averaged within four families, then over families.",
+    "ceiling R(x)": "INF of the best linear fit, from all 2^n masks: no map exceeds it, and it is 1 only for an additive game.",
+    "interval": "Bootstrap over test samples. A difference is called better or worse only if its paired interval excludes 0.",
+    "undefined": "A metric that has no value on a sample (a constant map has no correlation) is null and counted, never 0.",
+    "passes": "Evaluations of the target model for one explanation, backward passes counted as one each.",
+}

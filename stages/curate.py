@@ -1,0 +1,22 @@
+"""Choose the maps that teach: `python stages/curate.py TASK` -> data/curated/<task>/, reports/curate/<task>.json."""
+
+import sys
+
+from faithline import config
+
+
+def main() -> None:
+    """Curate one task."""
+    task = sys.argv[1]
+    params = config.load()
+
+    from faithline import curating, seeding, workspace
+
+    seeding.setup(params.seed)
+    curating.curate(workspace.open_workspace(task, params))
+
+
+if __name__ == "__main__":
+    from faithline.artifacts import run_stage
+
+    run_stage(main)

@@ -1,0 +1,22 @@
+"""Freeze one task's samples, splits and features: `python stages/dataset.py TASK` -> data/tasks/<task>/."""
+
+import sys
+
+from faithline import config
+
+
+def main() -> None:
+    """Make the samples with the task's own file, check them and write them."""
+    task = sys.argv[1]
+    params = config.load()
+
+    from faithline import dataset, seeding, targets
+
+    seeding.setup(params.seed)
+    dataset.freeze(targets.load_samples(params.tasks[task], params.seed), f"data/tasks/{task}")
+
+
+if __name__ == "__main__":
+    from faithline.artifacts import run_stage
+
+    run_stage(main)

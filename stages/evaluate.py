@@ -1,0 +1,22 @@
+"""Judge every candidate: `python stages/evaluate.py TASK` -> data/evaluation/<task>/, reports/evaluation|metrics/<task>.json."""
+
+import sys
+
+from faithline import config
+
+
+def main() -> None:
+    """Evaluate one task."""
+    task = sys.argv[1]
+    params = config.load()
+
+    from faithline import evaluation, seeding, workspace
+
+    seeding.setup(params.seed)
+    evaluation.evaluate(workspace.open_workspace(task, params))
+
+
+if __name__ == "__main__":
+    from faithline.artifacts import run_stage
+
+    run_stage(main)

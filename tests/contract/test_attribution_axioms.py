@@ -1,0 +1,414 @@
+"""Axioms that every attribution method keeps. Methods are found as the keys of `config.Methods`: a new one is tested at once."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from faithline.attributions.run import attribute_by_name, load_method
+from faithline.bank import LAWS, Masks, all_keep_sets
+from faithline.config import (
+    BanzhafSettings,
+    ExpectedGradientsSettings,
+    GradientSettings,
+    IntegratedGradientsSettings,
+    KernelShapSettings,
+    LimeSettings,
+    Methods,
+    MethodSettings,
+    OcclusionSettings,
+    SaliencySettings,
+)
+from faithline.masking import Baseline, Features, MaskedModel, column_features, patch_features, token_features
+
+METHODS = list(Methods.model_fields)
+KINDS = ("table", "text", "image")
+PAIRS = [(name, kind) for name in METHODS for kind in load_method(name).MODALITIES]
+MASKS_A_SAMPLE = 40
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny models are slower on two threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def settings_of(name: str, output: str = "prob") -> MethodSettings:
+    """Small settings of each method; a new method must be added here."""
+    made: dict[str, MethodSettings] = {
+        "saliency": SaliencySettings(role="supervision", output=output, absolute=False),
+        "input_x_gradient": GradientSettings(role="supervision", output=output),
+        "integrated_gradients": IntegratedGradientsSettings(role="supervision", output=output, steps=12),
+        "expected_gradients": ExpectedGradientsSettings(role="supervision", output=output, samples=6),
+        "deeplift": GradientSettings(role="supervision", output=output),
+        "occlusion": OcclusionSettings(role="supervision", window=2, stride=1),
+        "feature_ablation": MethodSettings(role="supervision"),
+        "lime": LimeSettings(role="supervision", masks=MASKS_A_SAMPLE, kernel_width=0.5, ridge=1e-3),
+        "kernel_shap": KernelShapSettings(role="supervision", masks=MASKS_A_SAMPLE, ridge=1e-6),
+        "grad_cam": GradientSettings(role="supervision", output=output),
+        "banzhaf": BanzhafSettings(role="reference", ridge=1e-6),
+        "exact_shapley": MethodSettings(role="reference"),
+        "exact_banzhaf": MethodSettings(role="reference"),
+    }
+    return made[name]
+
+
+# ------------------------------------------------------------------------------------------------------------- tiny models
+
+
+class TextModel(nn.Module):
+    """Mean of the real tokens' embeddings, then a small ReLU network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 5, padding_idx=0)
+        self.head = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        real = (ids != 0).float()[..., None]
+        return self.head((self.embedding(ids) * real).sum(1) / real.sum(1).clamp(min=1))
+
+
+def image_model() -> nn.Module:
+    """Two convolutions, then three classes."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 4 * 6, 3),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One game with inputs, explained classes, background and seeds."""
+
+    game: MaskedModel
+    x: Tensor
+    target: Tensor
+    background: Tensor
+    seeds: Tensor
+
+
+def make_case(kind: str, *, max_batch: int = 64, output: str = "prob") -> Case:
+    """A random game of 6 samples."""
+    torch.manual_seed(3)
+    generator = torch.Generator().manual_seed(5)
+    features: Features
+    if kind == "table":
+        features, baseline = column_features(6), Baseline.mean(torch.randn(6, generator=generator) / 4)
+        model: nn.Module = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 3))
+        x, background = torch.randn(6, 6, generator=generator), torch.randn(5, 6, generator=generator)
+    elif kind == "text":
+        features, baseline, model = token_features(7, 0), Baseline.token("pad", 0), TextModel()
+        x = torch.randint(1, 12, (6, 7), generator=generator)
+        for row, length in enumerate((7, 1, 4, 2, 6, 3)):
+            x[row, length:] = 0
+        background = torch.randint(1, 12, (5, 7), generator=generator)
+        background[2, 3:] = 0
+    else:
+        features, baseline, model = Features("image", (2, 8, 12), 2, 3), Baseline.zero(), image_model()
+        x, background = torch.randn(6, 2, 8, 12, generator=generator), torch.randn(5, 2, 8, 12, generator=generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    game = MaskedModel(model, features, baseline, output=output, max_batch=max_batch)
+    return Case(game, x, game.predict(x)[1], background, torch.arange(6) * 7919 + 1)
+
+
+def masks_for(name: str, game: MaskedModel, x: Tensor, target: Tensor, seeds: Tensor) -> Masks | None:
+    """Masks of the law the method names, drawn for each sample from its own seed."""
+    wanted = load_method(name).MASKS
+    if wanted is None:
+        return None
+    law, n = wanted[1], game.features.n
+    valid = game.features.valid(x)
+    keeps = []
+    for seed in seeds.tolist():
+        generator = torch.Generator().manual_seed(seed)
+        if law == "singles":
+            keep = ~torch.eye(n, dtype=torch.bool)
+        elif law == "all":
+            keep = all_keep_sets(n)
+        elif law == "bernoulli":
+            keep = torch.rand(MASKS_A_SAMPLE, n, generator=generator) < 0.5
+        else:
+            size = torch.arange(1, n)
+            drawn = size[torch.multinomial(1 / (size * (n - size)), MASKS_A_SAMPLE, True, generator=generator)]
+            keep = torch.rand(MASKS_A_SAMPLE, n, generator=generator).argsort(1).argsort(1) < drawn[:, None]
+        keeps.append(keep)
+    keep = torch.stack(keeps)
+    keep = keep | ~valid[:, None]
+    ends = torch.stack([torch.ones_like(valid), ~valid], dim=1)
+    full, empty = game.values(x, ends, target).unbind(1)
+    return Masks(keep, game.values(x, keep, target), full, empty, valid)
+
+
+def explain(name: str, case: Case, rows: Tensor | None = None, output: str = "prob") -> Tensor:
+    """Maps of some of a case's samples."""
+    rows = torch.arange(len(case.x)) if rows is None else rows
+    x, target, seeds = case.x[rows], case.target[rows], case.seeds[rows]
+    masks = masks_for(name, case.game, x, target, seeds)
+    return attribute_by_name(
+        name, case.game, x, target, settings_of(name, output), masks=masks, background=case.background, seeds=seeds
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------ axioms
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_the_same_interface(name: str) -> None:
+    module = load_method(name)
+    assert set(module.MODALITIES) <= set(KINDS)
+    assert module.MODALITIES
+    if module.MASKS is not None:
+        use, law = module.MASKS
+        assert law in (*LAWS[use], "all")
+    signature = inspect.signature(module.attribute)
+    assert list(signature.parameters) == ["game", "x", "target", "settings", "masks", "background", "seeds"]
+    assert all(signature.parameters[key].kind is inspect.Parameter.KEYWORD_ONLY for key in ("masks", "background", "seeds"))
+    assert all(signature.parameters[key].default is inspect.Parameter.empty for key in signature.parameters)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_maps_are_finite_signed_float32_and_leave_everything_as_it_was(name: str, kind: str) -> None:
+    case = make_case(kind)
+    before = case.x.clone(), [p.clone() for p in case.game.model.parameters()]
+    hooks = [len(m._forward_hooks) + len(m._backward_hooks) + len(m._forward_pre_hooks) for m in case.game.model.modules()]
+    maps = explain(name, case)
+    assert maps.shape == (6, *case.game.features.map_shape)
+    assert maps.dtype == torch.float32
+    assert not maps.requires_grad
+    assert not maps.is_inference()
+    assert torch.isfinite(maps).all()
+    assert (maps.flatten(1).abs().sum(1) > 0).all()
+    assert (maps < 0).any()
+    assert (maps > 0).any()
+    assert torch.equal(case.x, before[0])
+    assert all(torch.equal(p, q) and p.grad is None for p, q in zip(case.game.model.parameters(), before[1], strict=True))
+    assert hooks == [
+        len(m._forward_hooks) + len(m._backward_hooks) + len(m._forward_pre_hooks) for m in case.game.model.modules()
+    ]
+    if kind == "text":
+        assert (maps[~case.game.features.valid(case.x)] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_map_does_not_depend_on_batch_mates_order_or_split(name: str, kind: str) -> None:
+    case = make_case(kind)
+    whole = explain(name, case)
+    order = torch.tensor([4, 1, 5, 0, 3, 2])
+    torch.testing.assert_close(explain(name, case, order), whole[order], atol=1e-5, rtol=1e-5)
+    for rows in (torch.tensor([2]), torch.tensor([5, 3])):
+        torch.testing.assert_close(explain(name, case, rows), whole[rows], atol=1e-5, rtol=1e-5)
+    narrow = make_case(kind, max_batch=5)
+    torch.testing.assert_close(explain(name, narrow), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_the_same_call_gives_the_same_bits(name: str, kind: str) -> None:
+    case = make_case(kind)
+    first = explain(name, case)
+    torch.manual_seed(99)
+    torch.rand(7)
+    assert torch.equal(first, explain(name, case))
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_max_batch_bounds_every_model_call(name: str, kind: str) -> None:
+    case = make_case(kind, max_batch=8)
+    sizes: list[int] = []
+    case.game.model.register_forward_pre_hook(lambda _module, args: sizes.append(args[0].shape[0]))
+    maps = explain(name, case)
+    assert len(maps) == 6
+    assert max(sizes) <= 8
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_every_forward_pass_is_counted(name: str, kind: str) -> None:
+    case = make_case(kind)
+    masks = masks_for(name, case.game, case.x, case.target, case.seeds)
+    before = case.game.passes
+    attribute_by_name(
+        name, case.game, case.x, case.target, settings_of(name), masks=masks, background=case.background, seeds=case.seeds
+    )
+    windows = {"table": 5 * 6, "image": 2 * 6, "text": 6 + 1 + 3 + 1 + 5 + 2}[kind]
+    expected = {
+        "saliency": 6,
+        "input_x_gradient": 6,
+        "integrated_gradients": 6 * 12,
+        "expected_gradients": 6 * 6,
+        "deeplift": 6 * 2,
+        "grad_cam": 6 + 1,
+        "occlusion": 6 + windows,
+    }
+    # All others read the bank and call the model never.
+    assert case.game.passes - before == expected.get(name, 0)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_sample_that_is_not_finite_is_a_row_of_nan_and_spoils_no_other(name: str, kind: str) -> None:
+    case = make_case(kind)
+    clean = explain(name, case)
+    if kind == "text":
+        embedding = case.game.embedding()
+        token = int(case.x[0, 0])
+        hit = (case.x == token).any(1)
+        with torch.no_grad():
+            embedding.weight[token] = torch.nan
+        background = case.background.clone()
+        background[background == token] = 0
+        broken = Case(case.game, case.x, case.target, background, case.seeds)
+        clean = explain(name, Case(case.game, case.x[~hit], case.target[~hit], background, case.seeds[~hit]))
+        assert 0 < hit.sum() < len(hit)
+    else:
+        x = case.x.clone()
+        x[0].view(-1)[0] = torch.nan
+        hit = torch.arange(6) == 0
+        broken = Case(case.game, x, case.target, case.background, case.seeds)
+        clean = clean[~hit]
+    maps = explain(name, broken)
+    assert torch.isnan(maps[hit]).all()
+    torch.testing.assert_close(maps[~hit], clean, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_modality_is_refused_by_name(name: str) -> None:
+    for kind in set(KINDS) - set(load_method(name).MODALITIES):
+        case = make_case(kind)
+        with pytest.raises(ValueError, match=f"{name} does not explain {kind} tasks, only"):
+            explain(name, case)
+
+
+def linear_case() -> tuple[Case, Tensor]:
+    """Logits that are linear in a table; column 4 has no weight. Returns weights of the explained class (B, n) too."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    with torch.no_grad():
+        model.weight[:, 4] = 0
+    features, x = column_features(6), torch.randn(5, 6)
+    game = MaskedModel(model, features, Baseline.mean(torch.tensor([0.5, -0.2, 0.0, 0.3, 0.1, 1.0])), output="logit")
+    target = game.predict(x)[1].clone()
+    return Case(game, x, target, torch.randn(4, 6), torch.arange(5) + 1), model.weight.detach()[target]
+
+
+TABLE_METHODS = [name for name in METHODS if "table" in load_method(name).MODALITIES]
+
+
+@pytest.mark.parametrize("name", TABLE_METHODS)
+def test_a_linear_model_gets_its_own_weights_back(name: str) -> None:
+    case, weight = linear_case()
+    maps = explain(name, case, output="logit")
+    effect = weight * (case.x - case.game.baseline.values)
+    expected: Callable[[], Tensor] = {
+        "saliency": lambda: weight,
+        "input_x_gradient": lambda: weight * case.x,
+        "occlusion": lambda: window_means(effect),
+    }.get(name, lambda: effect)
+    if name == "expected_gradients":  # its reference is a random background row: exact only in the mean
+        many = ExpectedGradientsSettings(role="supervision", output="logit", samples=4000)
+        maps = attribute_by_name(
+            name, case.game, case.x, case.target, many, masks=None, background=case.background, seeds=case.seeds
+        )
+        torch.testing.assert_close(maps, weight * (case.x - case.background.mean(0)), atol=0.05, rtol=0)
+    else:
+        # The ridge of LIME shrinks a little.
+        torch.testing.assert_close(maps, expected(), atol=2e-3 if name == "lime" else 2e-5, rtol=1e-2 if name == "lime" else 1e-4)
+    if name != "occlusion":  # a window holds a feature's neighbours
+        assert maps[:, 4].abs().max() < (1e-4 if name == "lime" else 1e-5)
+
+
+def window_means(effect: Tensor) -> Tensor:
+    """Mean over the windows of two columns that cover a column of their summed effects."""
+    pairs = effect[:, :-1] + effect[:, 1:]
+    inner = (pairs[:, :-1] + pairs[:, 1:]) / 2
+    return torch.cat([pairs[:, :1], inner, pairs[:, -1:]], dim=1)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_higher_means_more_support(name: str, kind: str) -> None:
+    """A model that only counts evidence: what adds to the class is positive, and the same map of the other class is negative."""
+    if kind == "table":
+        model: nn.Module = nn.Linear(4, 2)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[-1.0] * 4, [1.0] * 4]))
+            model.bias.zero_()
+        features, baseline = column_features(4), Baseline.zero()
+        x = torch.tensor([[0.3, 0.2, 0.5, 0.4]])
+        background = torch.zeros(2, 4)
+    elif kind == "text":
+        model = TextModel()
+        with torch.no_grad():
+            model.embedding.weight.fill_(0.5)
+            model.embedding.weight[0] = 0
+            model.head = nn.Sequential(nn.Linear(5, 2))
+            model.head[0].weight.copy_(torch.tensor([[-1.0] * 5, [1.0] * 5]))
+            model.head[0].bias.zero_()
+        # Sum, not mean: every token then counts.
+        model.forward = lambda ids: model.head(model.embedding(ids).sum(1))
+        features, baseline = token_features(4, 0), Baseline.token("pad", 0)
+        x, background = torch.tensor([[3, 4, 5, 0]]), torch.zeros(2, 4, dtype=torch.long)
+    else:
+        convolution = nn.Conv2d(1, 2, 1)
+        with torch.no_grad():
+            convolution.weight.copy_(torch.tensor([-1.0, 1.0]).reshape(2, 1, 1, 1))
+            convolution.bias.zero_()
+        model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        features, baseline = patch_features(4, 2, 1), Baseline.zero()
+        x, background = torch.rand(1, 1, 4, 4) + 0.5, torch.zeros(2, 1, 4, 4)
+    game = MaskedModel(model, features, baseline, max_batch=64)
+    real = features.valid(x)
+    for target, sign in ((1, 1), (0, -1)):
+        case = Case(game, x, torch.tensor([target]), background, torch.tensor([11]))
+        scores = features.to_features(explain(name, case))
+        assert (sign * scores[real] > 0).all(), (target, scores)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_model_that_ignores_its_input_explains_nothing(name: str, kind: str) -> None:
+    case = make_case(kind)
+    with torch.no_grad():
+        for parameter in case.game.model.parameters():
+            if parameter.ndim > 1 and parameter.shape[-1] != 5:  # all weights but the embedding
+                parameter.zero_()
+    # float32 averages of equal values differ in the last place.
+    assert explain(name, case).abs().max() < 1e-6
+
+
+# --------------------------------------------------------------------------------------------------------- the shared checks
+
+
+def test_run_refuses_what_does_not_belong_together() -> None:
+    case = make_case("table")
+    rest = {"masks": None, "background": None, "seeds": case.seeds}
+    with pytest.raises(ValueError, match="method 'gradient': must be one of"):
+        load_method("gradient")
+    with pytest.raises(ValueError, match="lime needs the bernoulli masks of the bank's fitting use"):
+        attribute_by_name("lime", case.game, case.x, case.target, settings_of("lime"), **rest)
+    masks = masks_for("lime", case.game, case.x, case.target, case.seeds)
+    with pytest.raises(ValueError, match=r"masks \(6, 40, 6\) do not belong to 5 inputs"):
+        attribute_by_name(
+            "lime",
+            case.game,
+            case.x[:5],
+            case.target[:5],
+            settings_of("lime"),
+            masks=masks,
+            background=None,
+            seeds=case.seeds[:5],
+        )
+    with pytest.raises(ValueError, match=r"inputs have shape \(4,\)"):
+        attribute_by_name("saliency", case.game, case.x[:, :4], case.target, settings_of("saliency"), **rest)
+    with pytest.raises(ValueError, match="6 inputs, 2 targets and 6 seeds"):
+        attribute_by_name("saliency", case.game, case.x, case.target[:2], settings_of("saliency"), **rest)
+    with pytest.raises(ValueError, match="expected_gradients needs background inputs"):
+        attribute_by_name("expected_gradients", case.game, case.x, case.target, settings_of("expected_gradients"), **rest)

@@ -1,0 +1,181 @@
+"""Rules of the code that no linter knows."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from faithline import config
+from faithline.metrics.catalogue import METRICS
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "stages").glob("*.py")])
+STAGES = sorted((ROOT / "stages").glob("*.py"))
+
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+UNSAFE_CALLS = {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "eval", "exec"}
+UNSAFE_KEYWORDS = {"trust_remote_code", "weights_only"}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def unsafe(tree: ast.AST) -> Iterator[str]:
+    """What could run code that came with data."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] in UNSAFE_MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNSAFE_MODULES:
+            yield node.module or ""
+        elif isinstance(node, ast.Call):
+            if (called := dotted(node.func)) in UNSAFE_CALLS:
+                yield called
+            for keyword in node.keywords:
+                if keyword.arg in UNSAFE_KEYWORDS:
+                    yield keyword.arg
+                if keyword.arg == "allow_pickle" and not (
+                    isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+                ):
+                    yield "allow_pickle"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_nothing_unpickles(path: Path) -> None:
+    found = list(unsafe(ast.parse(path.read_text())))
+    if name(path) == "src/faithline/config.py":
+        assert issubclass(config._UniqueKeyLoader, yaml.SafeLoader)
+        found.remove("yaml.load")
+    assert not found, f"{name(path)}: {found}"
+
+
+def test_the_search_for_unsafe_calls_finds_them() -> None:
+    code = """
+import pickle, joblib
+from dill import loads
+torch.load(f)
+yaml.load(t)
+np.load(f, allow_pickle=True)
+m(trust_remote_code=True)
+"""
+    expected = ["pickle", "joblib", "dill", "torch.load", "yaml.load", "allow_pickle", "trust_remote_code"]
+    assert sorted(unsafe(ast.parse(code))) == sorted(expected)
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=name)
+def test_init_files_import_nothing_of_ours(path: Path) -> None:
+    """This earns them their exemption from the deps of stages."""
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{name(path)}: an empty file draws a DVC warning at every run"
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if name(path) == "src/faithline/__init__.py":
+        assert {node.module for node in imports if isinstance(node, ast.ImportFrom)} == {"importlib", "typing"}
+    else:
+        assert len(tree.body) == 1, f"{name(path)}: a docstring and nothing else"
+
+
+def run(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True)
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    done = run(
+        "import sys; before = set(sys.modules); import faithline; dir(faithline); print(sorted(set(sys.modules) - before))"
+    )
+    loaded = {module.split(".")[0] for module in ast.literal_eval(done.stdout)}
+    assert loaded - sys.stdlib_module_names == {"faithline"}
+    assert "faithline.config" not in ast.literal_eval(done.stdout)
+
+
+def test_public_names_are_there() -> None:
+    import faithline as fl
+
+    assert {"MaskedModel", "Baseline", "attribute", "score", "load_explainer", "patch_features"} <= set(dir(fl))
+    for public in fl.__all__:
+        assert callable(getattr(fl, public)), public
+    with pytest.raises(AttributeError, match="no attribute 'atribute'"):
+        fl.atribute  # noqa: B018
+
+
+@pytest.mark.parametrize("path", STAGES, ids=name)
+def test_a_bad_value_stops_each_stage_before_torch(path: Path, tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text()
+    broken = re.sub(r"quantile: [0-9.]+", "quantile: 1.7", text)
+    assert broken != text
+    (tmp_path / "params.yaml").write_text(broken)
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    done = run(
+        "import runpy, sys\n"
+        f"sys.argv = [{str(path)!r}, 'digits_cnn', 'lime']\n"
+        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally:\n    print(sorted({'torch', 'polars', 'pyarrow', 'numpy', 'captum'} & set(sys.modules)))",
+        tmp_path,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines() == [
+        "params.yaml: 1 invalid value(s); nothing was run",
+        "  curate.quantile = 1.7: Input should be less than 0.5",
+    ]
+    assert done.stdout.strip() in ("", "[]"), f"{name(path)} imports {done.stdout} before it reads params.yaml"
+    assert [p.name for p in tmp_path.iterdir() if p.name not in ("params.yaml", "src")] == [], "nothing was made"
+
+
+@pytest.mark.parametrize("path", STAGES, ids=name)
+def test_stages_are_thin_and_do_not_import_each_other(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    others = {p.stem for p in STAGES}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] != "stages"
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & others, name(path)
+    assert len(path.read_text().splitlines()) <= 80, f"{name(path)}: logic belongs into the library"
+
+
+def test_metrics_of_the_schema_are_those_of_the_catalogue() -> None:
+    assert set(typing.get_args(config.Metric)) == set(METRICS)
+    for key, metric in METRICS.items():
+        assert metric.direction in ("higher", "lower"), key
+        assert metric.low < metric.high, key
+        assert metric.meaning, key
+    assert {key for key, metric in METRICS.items() if metric.direction == "lower"} == {"del", "pos"}
+
+
+def test_methods_of_the_schema_have_a_file_each() -> None:
+    folder = ROOT / "src/faithline/attributions"
+    with_method = {p.stem for p in folder.glob("*.py") if re.search(r"^MODALITIES\b", p.read_text(), re.M)}
+    assert set(config.Methods.model_fields) == with_method
+
+
+@pytest.mark.parametrize("preset", ["params.yaml", "params/smoke.yaml", "params/full.yaml", "params/paper.yaml"])
+def test_methods_fit_the_modality_they_are_listed_under(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faithline.attributions.run import load_method
+
+    monkeypatch.chdir(ROOT)
+    params = config.parse(Path(preset).read_text(), preset)
+    for modality in ("table", "text", "image"):
+        section = getattr(params, modality)
+        for method in section.methods.names():
+            module = load_method(method)
+            assert modality in module.MODALITIES, f"{preset}: {modality}.methods.{method}"
+            if module.MASKS is not None and module.MASKS[1] == "all":
+                assert all(params.tasks[task].bank.exact for task in section.tasks), f"{preset}: {method} needs exact tables"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_no_path_of_a_machine(path: Path) -> None:
+    assert not re.search(r"""["'](/home|/root|/work|/tmp|/Users|[A-Z]:\\)""", path.read_text()), name(path)

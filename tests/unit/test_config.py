@@ -1,0 +1,194 @@
+"""The schema of params.yaml: what it accepts, and how it says no."""
+
+import copy
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from faithline import config
+
+ROOT = Path(__file__).parents[2]
+PRESETS = ["params.yaml", "params/smoke.yaml", "params/full.yaml", "params/paper.yaml"]
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(ROOT)
+    return yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
+
+
+def put(raw: dict[str, Any], key: str, value: Any) -> str:
+    """The YAML text with one dotted key set."""
+    changed = copy.deepcopy(raw)
+    *parents, leaf = key.split(".")
+    place = changed
+    for part in parents:
+        place = place[part]
+    place[leaf] = value
+    return yaml.safe_dump(changed, sort_keys=False)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_validate(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    config.parse((ROOT / preset).read_text(), preset)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("seed", "abc", "valid integer"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("curate.quantile", 1.7, "less than 0.5"),
+        ("curate.quantile", float("nan"), "finite"),
+        ("curate.cosine", 0, "greater than 0"),
+        ("curate.on_empty", "ignore", "'best_mean_rank' or 'drop'"),
+        ("evaluate.metrics", ["fc", "auc"], "Input should be"),
+        ("evaluate.metrics", [], "at least 1"),
+        ("evaluate.bootstrap", 1, "greater than or equal to 100"),
+        ("tasks.digits_cnn.game.max_batch", 0, "greater than or equal to 1"),
+        ("tasks.digits_cnn.bank.exact", "perhaps", "boolean"),
+        ("image.methods.integrated_gradients.steps", 0, "greater than or equal to 1"),
+        ("image.methods.integrated_gradients.role", "teacher", "'supervision', 'baseline' or 'reference'"),
+        ("metrics.min_prob", 1, "less than 1"),
+    ],
+)
+def test_wrong_value_names_key_value_and_rule(raw: dict[str, Any], key: str, value: Any, rule: str) -> None:
+    with pytest.raises(config.ConfigError) as error:
+        config.parse(put(raw, key, value))
+    lines = str(error.value).splitlines()
+    assert lines[0] == f"params.yaml: {len(lines) - 1} invalid value(s); nothing was run"
+    assert any(line.strip().startswith(key) and rule in line for line in lines[1:]), str(error.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["curate.quantil", "image.methods.integrated_gradients.stepz", "tasks.digits_cnn.game.bacth", "extra"]
+)
+def test_unknown_key_is_refused(raw: dict[str, Any], key: str) -> None:
+    with pytest.raises(config.ConfigError, match=rf"{key} = 1: Extra inputs are not permitted"):
+        config.parse(put(raw, key, 1))
+
+
+def test_missing_key_is_refused(raw: dict[str, Any]) -> None:
+    del raw["curate"]["cosine"]
+    with pytest.raises(config.ConfigError, match=r"curate\.cosine: Field required"):
+        config.parse(yaml.safe_dump(raw))
+
+
+def test_all_faults_at_once(raw: dict[str, Any]) -> None:
+    raw["seed"] = "abc"
+    raw["curate"]["quantile"] = 1.7
+    raw["image"]["methods"]["saliency_map"] = {"role": "supervision"}
+    with pytest.raises(config.ConfigError) as error:
+        config.parse(yaml.safe_dump(raw))
+    for key in ("seed", "curate.quantile", "image.methods.saliency_map"):
+        assert key in str(error.value)
+    assert "3 invalid value(s)" in str(error.value)
+
+
+def test_bad_name_is_refused_with_a_usable_key(raw: dict[str, Any]) -> None:
+    raw["image"]["explainers"]["Deep-Faith"] = next(iter(raw["image"]["explainers"].values()))
+    with pytest.raises(config.ConfigError, match=r"image\.explainers\.Deep-Faith = 'Deep-Faith': .*pattern"):
+        config.parse(yaml.safe_dump(raw))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tasks.digits_cnn.source", "src/faithline/tasks/nowhere.py", r"tasks.digits_cnn.source.*no such file"),
+        ("image.tasks", [], r"image.tasks = \[\]: must list exactly the image tasks"),
+        ("image.methods.lime.masks", 10**6, r"image.methods.lime.masks = 1000000: must be <= tasks.digits_cnn.bank.fitting"),
+        ("report.reference", "grad_cam", r"report.reference = 'grad_cam': must be one of"),
+        ("tasks.digits_cnn.dataset.supervised", 10**6, r"tasks.digits_cnn.dataset: supervised .* must be <= train"),
+        ("tasks.digits_cnn.game.baseline", "pad", r"tasks.digits_cnn: game.baseline=pad does not fit a image task"),
+        ("image.explainers.deepfaith.heads", 5, r"image.explainers.deepfaith: width .* must be a multiple of heads"),
+        ("image.explainers.deepfaith.masks_per_step", 10**6, r"masks_per_step = 1000000: must be <= tasks.digits_cnn.bank"),
+    ],
+)
+def test_sections_that_disagree(raw: dict[str, Any], key: str, value: Any, message: str) -> None:
+    raw["image"]["methods"].setdefault("lime", {"role": "supervision", "masks": 8, "kernel_width": 0.5, "ridge": 0.01})
+    with pytest.raises(config.ConfigError, match=message.replace("[]", r"\[\]")):
+        config.parse(put(raw, key, value))
+
+
+def test_method_and_explainer_may_not_share_a_name(raw: dict[str, Any]) -> None:
+    raw["image"]["explainers"]["integrated_gradients"] = raw["image"]["explainers"]["deepfaith"]
+    with pytest.raises(config.ConfigError, match="a method has the same name"):
+        config.parse(yaml.safe_dump(raw))
+
+
+def test_key_given_twice_is_refused() -> None:
+    with pytest.raises(config.ConfigError, match="key 'seed' is given twice"):
+        config.parse("seed: 0\nseed: 1\n")
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "just words", "a: [1"])
+def test_not_a_mapping(text: str) -> None:
+    with pytest.raises(config.ConfigError):
+        config.parse(text)
+
+
+def test_exponent_without_dot_is_a_number(raw: dict[str, Any]) -> None:
+    text = yaml.safe_dump(raw).replace(f"min_prob: {raw['metrics']['min_prob']}", "min_prob: 1e-3")
+    assert config.parse(text).metrics.min_prob == 1e-3
+
+
+def test_methods_keep_the_order_of_the_file(raw: dict[str, Any]) -> None:
+    methods = raw["image"]["methods"]
+    raw["image"]["methods"] = dict(reversed(methods.items()))
+    assert config.parse(yaml.safe_dump(raw, sort_keys=False)).image.methods.names() == list(reversed(methods))
+
+
+def test_values_cannot_be_changed(raw: dict[str, Any]) -> None:
+    params = config.parse(yaml.safe_dump(raw))
+    with pytest.raises(ValueError, match="frozen"):
+        params.seed = 3  # type: ignore[misc]
+
+
+def sections(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
+    """All sections below a section."""
+    if model in seen:
+        return seen
+    seen.add(model)
+    for field in model.model_fields.values():
+        todo = [field.annotation]
+        while todo:
+            kind = todo.pop()
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                sections(kind, seen)
+            todo += list(getattr(kind, "__args__", ()))
+    return seen
+
+
+def test_no_value_has_a_default() -> None:
+    """This earns config.py its exemption from the deps of stages: all that changes behaviour stands in params.yaml."""
+    found = sections(config.Params, set())
+    assert len(found) > 20
+    for section in found - {config.Methods}:  # a method left out is a column left out, not a value
+        optional = [name for name, field in section.model_fields.items() if not field.is_required()]
+        assert not optional, f"{section.__name__}: {optional}"
+    assert all(field.default is None for field in config.Methods.model_fields.values())
+    assert all(section.model_config["extra"] == "forbid" for section in found)
+
+
+def test_error_is_quick_and_before_torch(tmp_path: Path, raw: dict[str, Any]) -> None:
+    (tmp_path / "params.yaml").write_text(put(raw, "curate.quantile", 1.7))
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "faithline.config"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert time.perf_counter() - start < 5
+    assert done.returncode == 1
+    assert "curate.quantile = 1.7: Input should be less than 0.5" in done.stderr
+    for heavy in ("torch", "polars", "pyarrow", "numpy"):
+        assert f" {heavy}\n" not in done.stderr

@@ -1,0 +1,70 @@
+"""Candidates of a leaderboard: who is ranked against whom, the oracle, and the sign of a difference."""
+
+import pytest
+import torch
+
+from faithline import config, evaluation
+from faithline.evaluation import Candidate
+
+METRICS = ["inf", "del"]
+
+
+def candidate(role: str, inf: list[float], deletion: list[float], attribution: list[list[float]] | None = None) -> Candidate:
+    scores = torch.stack([torch.tensor(inf), torch.tensor(deletion)], 1)
+    maps = None if attribution is None else torch.tensor(attribution)
+    return Candidate(role, maps, scores, 1.0)
+
+
+@pytest.fixture
+def candidates() -> dict[str, Candidate]:
+    # DEL is better when lower: "good" wins both metrics on sample 0, "bad" on sample 1.
+    return {
+        "good": candidate("supervision", [0.9, 0.1], [0.1, 0.9], [[1.0, 0.0], [0.0, 1.0]]),
+        "bad": candidate("supervision", [0.2, 0.8], [0.8, 0.2], [[0.0, 1.0], [1.0, 0.0]]),
+        "mine": candidate("explainer", [0.5, 0.5], [0.5, 0.5], [[1.0, 1.0], [1.0, 1.0]]),
+        "best": candidate("reference", [1.0, 1.0], [0.0, 0.0], [[2.0, 1.0], [2.0, 1.0]]),
+    }
+
+
+def test_references_are_ranked_but_move_nobody(candidates):
+    ranks, _ = evaluation.rank_candidates(candidates, METRICS)
+    assert ranks[:, 3].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    without = {name: item for name, item in candidates.items() if name != "best"}
+    alone, _ = evaluation.rank_candidates(without, METRICS)
+    assert torch.equal(ranks[:, :3], alone)
+    assert ranks[:, 0].tolist() == [[1.0, 1.0], [3.0, 3.0]]
+
+
+def test_a_copy_is_merged_within_its_role_only(candidates):
+    candidates["copy"] = candidate("supervision", [0.9, 0.1], [0.1, 0.9], [[3.0, 0.0], [0.0, 3.0]])
+    candidates["control_copy"] = candidate("control", [0.9, 0.1], [0.1, 0.9], [[3.0, 0.0], [0.0, 3.0]])
+    _, duplicate_of = evaluation.rank_candidates(candidates, METRICS)
+    names = list(candidates)
+    assert duplicate_of[names.index("copy")] == names.index("good")
+    assert duplicate_of[names.index("control_copy")] is None
+
+
+def test_the_oracle_takes_the_best_prior_of_each_sample_and_no_other_role(candidates):
+    ranks, _ = evaluation.rank_candidates(candidates, METRICS)
+    oracle = evaluation.oracle_scores(candidates, ranks, METRICS)
+    torch.testing.assert_close(oracle, torch.tensor([[0.9, 0.1], [0.8, 0.2]]))
+
+
+def test_a_negative_rank_difference_means_the_explainer_is_better(candidates):
+    params = config.load("params/smoke.yaml")
+    candidates["mine"] = candidate("explainer", [0.95, 0.95], [0.05, 0.05], [[1.0, 1.0], [1.0, 1.0]])
+    ranks, _ = evaluation.rank_candidates(candidates, METRICS)
+    mean = evaluation.ranking.mean_rank(ranks, METRICS)
+    versus = evaluation.rank_differences(mean, candidates, list(candidates), "mine", params)
+    assert versus["good"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)  # ranks 1, 1 against 2, 3
+    assert versus["median_prior"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)
+    assert versus["best"]["mean_rank_difference"]["mean"] == pytest.approx(0.0)  # nobody of the pool beats either
+
+
+def test_the_score_table_is_in_order_and_null_where_undefined(candidates):
+    candidates["mine"].scores[0, 0] = torch.nan
+    frame = evaluation.score_frame(torch.tensor([4, 9]), candidates, METRICS)
+    row = frame.filter((frame["sample_id"] == 4) & (frame["candidate"] == "mine"))
+    assert row["metric"].to_list() == METRICS
+    assert row["value"].to_list() == [None, pytest.approx(0.5)]
+    assert frame["value"].is_nan().sum() == 0

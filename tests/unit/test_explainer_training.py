@@ -1,0 +1,429 @@
+"""Training an explainer on small games with known answers, resuming it, and saving and loading it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from faithline.artifacts import ArtifactError, file_sha256
+from faithline.bank import Masks
+from faithline.config import ExplainerSettings
+from faithline.dataset import Samples
+from faithline.explainers import train
+from faithline.explainers.deepfaith import Pairs, TrainingSet, losses
+from faithline.explainers.load import load_explainer, save_explainer, state_sha256
+from faithline.explainers.target_features import raw_view
+from faithline.explainers.train import TrainedExplainer, train_explainer
+from faithline.masking import Baseline, MaskedModel, column_features, token_features
+
+N = 6
+SETTINGS: dict[str, Any] = {
+    "module": "deepfaith",
+    "inputs": "target_features",
+    "head": "signed",
+    "objective": "full",
+    "width": 32,
+    "depth": 2,
+    "heads": 2,
+    "dropout": 0.0,
+    "epochs": 30,
+    "batch": 32,
+    "learning_rate": 0.01,
+    "weight_decay": 0.01,
+    "warmup_fraction": 0.1,
+    "masks_per_step": 16,
+    "alpha": {"epsilon": 1e-3, "window": 2, "tau_decay": 2, "reset_factor": 10},
+    "precision": "fp32",
+    "devices": 1,
+}
+
+
+def _settings(**changes: Any) -> ExplainerSettings:
+    return ExplainerSettings.model_validate({**SETTINGS, **changes})
+
+
+class Additive:
+    """A game whose value is the logit of a linear model: removing column i costs exactly `weight[c, i] * x_i`."""
+
+    def __init__(self, train_samples: int = 256, test_samples: int = 64) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(N, 8, bias=False), nn.Linear(8, 2, bias=False))
+        self.game = MaskedModel(model, column_features(N), Baseline.zero(), output="logit", max_batch=512)
+        count = train_samples + 2 * test_samples
+        split = np.array(["train"] * train_samples + ["validation"] * test_samples + ["test"] * test_samples)
+        x = torch.randn(count, N)
+        self.samples = Samples(
+            x=x,
+            label=torch.zeros(count, dtype=torch.int64),
+            split=split,
+            supervised=split == "train",
+            features=self.game.features,
+            class_names=("a", "b"),
+            feature_names=tuple("abcdef"),
+            preprocessing={},
+            source="",
+        )
+        _, target = self.game.predict(x)
+        self.delta = (model[1].weight @ model[0].weight).detach()[target] * x
+        keep = torch.rand(count, 24, N) < 0.5
+        ends = torch.stack([torch.ones(count, N), torch.zeros(count, N)], 1).bool()
+        values = self.game.values(x, torch.cat([ends, keep], 1), target)
+        values = values.clone()  # one made in inference mode could not be changed by a test
+        self.masks = Masks(keep, values[:, 2:], values[:, 0], values[:, 1], torch.ones(count, N, dtype=torch.bool))
+
+    def pairs(self, count: int, noise: float = 0.0) -> Pairs:
+        """True effects of the first `count` training samples, or noisy ones, as curated maps."""
+        maps = self.delta[:count] + noise * torch.randn(count, N, generator=torch.Generator().manual_seed(1))
+        return Pairs(torch.arange(count), maps, torch.ones(count))
+
+    def train(self, scratch: Path, settings: ExplainerSettings, pairs: Pairs, **changes: Any) -> TrainedExplainer:
+        ids, validation = self.samples.index("train"), self.samples.index("validation")
+        arguments: dict[str, Any] = {
+            "layers": ["0"],
+            "train_ids": ids,
+            "train_masks": self.masks.take(ids),
+            "validation_ids": validation,
+            "validation_masks": self.masks.take(validation),
+            "pairs": pairs,
+            "settings": settings,
+            "seed": 0,
+            "scratch": scratch,
+        }
+        return train_explainer(self.game, self.samples, **{**arguments, **changes})
+
+    def test_correlation(self, trained: TrainedExplainer, folder: Path) -> float:
+        """Mean correlation of maps with the true effects on the test split."""
+        folder.mkdir(exist_ok=True)
+        save_explainer(folder, trained, self.game, _settings(), target_sha256="0" * 64)
+        test = self.samples.index("test")
+        scores = load_explainer(folder, self.game.model)(self.samples.x[test])
+        return float(_rowwise(scores, self.delta[test]).mean())
+
+
+def _rowwise(a: Tensor, b: Tensor) -> Tensor:
+    a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+@pytest.fixture(scope="module")
+def additive() -> Additive:
+    return Additive()
+
+
+def test_local_correlation_alone_recovers_an_additive_target(additive: Additive, tmp_path: Path) -> None:
+    """Spec check 28, first half. The masks are sums over sets, the answer is the effect of each feature."""
+    trained = additive.train(tmp_path / "s", _settings(objective="local"), additive.pairs(0))
+    assert additive.test_correlation(trained, tmp_path / "e") > 0.99
+    assert all(row["pattern"] is None and row["alpha"] == 0 for row in trained.history)
+
+
+def test_full_objective_beats_imitation_of_noisy_maps(additive: Additive, tmp_path: Path) -> None:
+    """Spec check 28, second half: with wrong labels, the bank corrects what imitation alone cannot."""
+    noisy = additive.pairs(64, noise=1.5)
+    full = additive.train(tmp_path / "f", _settings(), noisy)
+    pattern = additive.train(tmp_path / "p", _settings(objective="pattern"), noisy)
+    ours, theirs = additive.test_correlation(full, tmp_path / "e"), additive.test_correlation(pattern, tmp_path / "q")
+    assert ours > theirs + 0.02
+    alphas = [row["alpha"] for row in full.history]
+    assert alphas[0] == 1.0
+    assert 0.5 in alphas
+    assert {row["alpha"] for row in pattern.history} == {1.0}
+
+
+def test_imitation_overfits_exact_labels(tmp_path: Path) -> None:
+    """Spec check 27: 32 samples with exact labels, L_PC below 1e-3."""
+    small = Additive(train_samples=32)
+    trained = small.train(tmp_path, _settings(objective="pattern", epochs=150, batch=16), small.pairs(32))
+    assert min(float(row["pattern"] or 1) for row in trained.history) < 1e-3
+
+
+def test_training_never_plays_the_game(additive: Additive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the target costs one clean pass a sample, raw inputs none; not one masked input reaches it."""
+    monkeypatch.setattr(MaskedModel, "evaluate", lambda *_: pytest.fail("a masked input reached the target"))
+    before = additive.game.passes
+    trained = additive.train(tmp_path / "a", _settings(epochs=2), additive.pairs(40))
+    assert additive.game.passes - before == trained.info["clean_passes"] == 256 + 64
+    before = additive.game.passes
+    raw = additive.train(tmp_path / "b", _settings(epochs=1, inputs="raw", head="sigmoid"), additive.pairs(40))
+    assert additive.game.passes - before == raw.info["clean_passes"] == 0
+    assert raw.layers is None
+
+
+def test_the_best_epoch_is_kept(additive: Additive, tmp_path: Path) -> None:
+    trained = additive.train(tmp_path, _settings(epochs=12), additive.pairs(40))
+    inf = [float(row["validation_inf"] or 0) for row in trained.history]
+    assert [row["epoch"] for row in trained.history] == list(range(1, 13))
+    assert trained.info["best_epoch"] == 1 + int(np.argmax(inf))
+    assert trained.info["validation_inf"] == max(inf)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(additive: Additive, tmp_path: Path) -> None:
+    """Dropout, mask draws, alpha, optimiser, best weights: everything comes back."""
+    settings = _settings(epochs=12, dropout=0.2)
+    pairs = additive.pairs(100)
+
+    def bytes_of(trained: TrainedExplainer, name: str) -> str:
+        (tmp_path / name).mkdir()
+        save_explainer(tmp_path / name, trained, additive.game, settings, target_sha256="0" * 64)
+        return file_sha256(tmp_path / name / "model.safetensors")
+
+    whole = additive.train(tmp_path / "whole", settings, pairs)
+    scratch = tmp_path / "killed"
+    for victim in (7, 11):
+
+        def kill(row: train.Row, victim: int = victim) -> None:
+            if row["epoch"] == victim:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            additive.train(scratch, settings, pairs, live=kill)
+    # What a kill in the middle of a save leaves behind must not matter.
+    (scratch / "partial").mkdir()
+    seen: list[train.Row] = []
+    resumed = additive.train(scratch, settings, pairs, live=seen.append)
+    assert [row["epoch"] for row in seen] == [11, 12]
+    assert resumed.history == whole.history
+    assert bytes_of(resumed, "r") == bytes_of(whole, "w")
+    assert sorted(p.name for p in scratch.glob("epoch-*")) == ["epoch-00005", "epoch-00010"]
+
+
+def test_only_two_checkpoints_are_kept(additive: Additive, tmp_path: Path) -> None:
+    additive.train(tmp_path, _settings(epochs=21), additive.pairs(40))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-00015", "epoch-00020"]
+
+
+def test_a_loss_that_is_not_finite_names_its_samples(tmp_path: Path) -> None:
+    broken = Additive(train_samples=64)
+    broken.masks.values[17, 3] = torch.nan
+    with pytest.raises(ArtifactError, match=r"not finite in epoch 1, samples \[17\]"):
+        broken.train(tmp_path, _settings(), broken.pairs(64))
+    broken = Additive(train_samples=64)
+    pairs = broken.pairs(64)
+    pairs.maps[5, 0] = torch.inf
+    with pytest.raises(ArtifactError, match=r"samples \[5\]"):
+        broken.train(tmp_path, _settings(), pairs)
+
+
+def test_what_cannot_be_learnt_is_refused(additive: Additive, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="curation kept none"):
+        additive.train(tmp_path, _settings(), additive.pairs(0))
+    with pytest.raises(ArtifactError, match="torchrun --standalone --nproc-per-node 2"):
+        additive.train(tmp_path, _settings(devices=2), additive.pairs(4))
+    stranger = Pairs(torch.tensor([3, 300]), torch.randn(2, N), torch.ones(2))
+    with pytest.raises(ArtifactError, match=r"samples \[300\], which do not train"):
+        additive.train(tmp_path, _settings(), stranger)
+    constant = Masks(additive.masks.keep, torch.ones_like(additive.masks.values), torch.ones(384), torch.ones(384), additive.masks.valid)
+    with pytest.raises(ArtifactError, match="nothing to learn"):
+        additive.train(tmp_path, _settings(objective="local"), additive.pairs(0), train_masks=constant.take(torch.arange(256)))
+
+
+# ------------------------------------------------------------------------------------------------------------ training set
+
+
+def _training_set(rows: int, labelled: list[int]) -> TrainingSet:
+    """Row r has sample id 10 r, and label maps that all hold the number 10 r."""
+    ids = torch.arange(rows) * 10
+    x = torch.arange(rows).float()[:, None].expand(rows, 3).contiguous()
+    keep = torch.rand(rows, 8, 3) < 0.5
+    masks = Masks(keep, -(keep.float() @ torch.tensor([1.0, 2, 4])), torch.zeros(rows), torch.zeros(rows), torch.ones(rows, 3).bool())
+    sample_ids = torch.tensor(labelled) * 10
+    pairs = Pairs(sample_ids, sample_ids[:, None].float().expand(-1, 3), 1.0 / (1 + sample_ids))
+    return TrainingSet(ids, raw_view(column_features(3), x), masks, pairs, torch.device("cpu"))
+
+
+def test_batches_keep_samples_masks_and_maps_together() -> None:
+    """Every row once an epoch, every pair with its own row, every effect with its own mask."""
+    labelled = [7, 2, 7, 30, 2, 7]  # several maps a sample, in no order
+    data = _training_set(40, labelled)
+    seen, owners = [], []
+    for batch in data.batches(10, 5, torch.Generator().manual_seed(0), 0, 1):
+        seen += batch.sample_ids.tolist()
+        assert torch.equal(batch.view.local[:, 0, 0] * 10, batch.sample_ids.float())
+        assert torch.equal(batch.effects, (~batch.removed).float() @ torch.tensor([1.0, 2, 4]))
+        assert batch.removed.shape == (10, 5, 3)
+        owners += batch.sample_ids[batch.owner].tolist()
+        assert batch.maps[:, 0].tolist() == batch.sample_ids[batch.owner].tolist()
+        torch.testing.assert_close(batch.weight, 1.0 / (1 + batch.sample_ids[batch.owner]))
+        assert len(losses(torch.rand(10, 3), batch)[0].value) == len(batch.owner)
+    assert sorted(seen) == [10 * row for row in range(40)]
+    assert sorted(owners) == sorted(10 * row for row in labelled)
+
+
+def test_rows_with_maps_are_spread_over_batches() -> None:
+    """A sixth of the rows has maps: every batch gets its share, whatever the draw."""
+    data = _training_set(120, list(range(20)))
+    for seed in range(5):
+        counts = [len(batch.owner) for batch in data.batches(30, 4, torch.Generator().manual_seed(seed), 0, 1)]
+        assert all(4 <= count <= 6 for count in counts)
+
+
+def test_ranks_share_one_batch() -> None:
+    data = _training_set(12, [1, 2, 3])
+    whole = next(data.batches(6, 4, torch.Generator().manual_seed(0), 0, 1))
+    parts = [next(data.batches(6, 4, torch.Generator().manual_seed(0), rank, 2)) for rank in range(2)]
+    for rank, part in enumerate(parts):
+        assert torch.equal(part.sample_ids, whole.sample_ids[rank::2])
+        assert torch.equal(part.removed, whole.removed[rank::2])
+
+
+# ------------------------------------------------------------------------------------------------------------ save and load
+
+
+@pytest.fixture(scope="module")
+def saved(additive: Additive, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainedExplainer]:
+    folder = tmp_path_factory.mktemp("saved")
+    trained = additive.train(tmp_path_factory.mktemp("scratch"), _settings(epochs=2), additive.pairs(40))
+    save_explainer(folder, trained, additive.game, _settings(epochs=2), target_sha256="f" * 64)
+    return folder, trained
+
+
+def test_a_loaded_explainer_gives_the_trained_scores(additive: Additive, saved: tuple[Path, TrainedExplainer]) -> None:
+    folder, trained = saved
+    assert sorted(p.name for p in folder.iterdir()) == ["model.json", "model.safetensors"]
+    info = json.loads((folder / "model.json").read_text())
+    assert info["target_sha256"] == "f" * 64
+    assert info["settings"]["alpha"]["window"] == 2
+    x = additive.samples.x[:50]
+    explainer = load_explainer(folder, additive.game.model, max_batch=16)
+    scores = explainer(x)
+    assert scores.shape == (50, N)
+    assert explainer.game.passes == 50 * info["passes"] == 50  # no padding, no second look
+    # Spec check 15.
+    torch.testing.assert_close(torch.cat([explainer(row) for row in x.split(7)]), scores, atol=1e-5, rtol=0)
+    torch.testing.assert_close(load_explainer(folder, additive.game.model)(x), scores, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        explainer(torch.randn(2, 4))
+
+
+def test_another_target_is_refused(additive: Additive, saved: tuple[Path, TrainedExplainer]) -> None:
+    """One weight that differs in its last bit is another model."""
+    other = nn.Sequential(nn.Linear(N, 8, bias=False), nn.Linear(8, 2, bias=False))
+    other.load_state_dict(additive.game.model.state_dict())
+    load_explainer(saved[0], other)
+    with torch.no_grad():
+        other[0].weight[0, 0] = torch.nextafter(other[0].weight[0, 0], torch.tensor(10.0))
+    with pytest.raises(ArtifactError, match="explains another model"):
+        load_explainer(saved[0], other)
+
+
+def test_state_hash_sees_names_shapes_and_types() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3))
+    first = state_sha256(model)
+    assert state_sha256(model.to(memory_format=torch.channels_last)) == first  # type: ignore[call-overload]
+    model[1].num_batches_tracked += 1
+    assert state_sha256(model) != first
+    linear = nn.Linear(2, 3, bias=False)
+    turned = nn.Linear(3, 2, bias=False)
+    turned.load_state_dict({"weight": linear.weight.detach().reshape(2, 3)})
+    assert state_sha256(linear) != state_sha256(turned)
+    assert state_sha256(nn.Sequential(linear)) != state_sha256(linear)
+
+
+def test_damaged_files_are_named(additive: Additive, saved: tuple[Path, TrainedExplainer], tmp_path: Path) -> None:
+    weights, info = (saved[0] / "model.safetensors").read_bytes(), (saved[0] / "model.json").read_text()
+
+    def refused(match: str) -> None:
+        with pytest.raises(ArtifactError, match=match):
+            load_explainer(tmp_path, additive.game.model)
+
+    refused("model.json is missing")
+    (tmp_path / "model.json").write_text(info)
+    refused("model.safetensors is missing")
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    refused("not a whole safetensors file")
+    (tmp_path / "model.safetensors").write_bytes(weights[:-4] + b"\0\0\0\0")
+    refused("not the file that model.json names")
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    (tmp_path / "model.json").write_text(info.replace('"width": 32', '"width": 16'))
+    refused("weights and model.json disagree")
+    (tmp_path / "model.json").write_text("{}")
+    refused("does not describe an explainer")
+
+
+def test_texts_train_end_to_end(tmp_path: Path) -> None:
+    """A text task by both roads: token ids, and the target's features at the tokens; padding never scores."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(12, 4, padding_idx=0)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.embedding(ids).sum(1))
+
+    torch.manual_seed(0)
+    game = MaskedModel(Words(), token_features(5, 0), Baseline.token("pad", 0), output="logit", max_batch=64)
+    x = torch.randint(1, 12, (96, 5))
+    x[::3, 3:] = 0
+    valid = x != 0
+    _, target = game.predict(x)
+    keep = (torch.rand(96, 16, 5) < 0.5) | ~valid[:, None]
+    values = game.values(x, torch.cat([torch.ones(96, 1, 5, dtype=torch.bool), keep], 1), target)
+    masks = Masks(keep, values[:, 1:], values[:, 0], values[:, 0], valid)
+    split = np.array(["train"] * 64 + ["validation"] * 32)
+    samples = Samples(x, target, split, split == "train", game.features, ("a", "b"), (), {}, "")
+    for inputs, head in (("raw", "sigmoid"), ("target_features", "signed")):
+        settings = _settings(inputs=inputs, head=head, epochs=8, objective="local")
+        trained = train_explainer(
+            game,
+            samples,
+            layers=["embedding"],
+            train_ids=torch.arange(64),
+            train_masks=masks.take(torch.arange(64)),
+            validation_ids=torch.arange(64, 96),
+            validation_masks=masks.take(torch.arange(64, 96)),
+            pairs=Pairs(torch.empty(0, dtype=torch.int64), torch.empty(0, 5), torch.empty(0)),
+            settings=settings,
+            seed=0,
+            scratch=tmp_path / inputs,
+        )
+        assert float(trained.history[-1]["local"] or 1) < float(trained.history[0]["local"] or 0)
+        (tmp_path / "e").mkdir(exist_ok=True)
+        save_explainer(tmp_path / "e", trained, game, settings, target_sha256="0" * 64)
+        scores = load_explainer(tmp_path / "e", game.model)(x)
+        assert (scores[~valid] == 0).all()
+
+
+# -------------------------------------------------------------------------------------------------------------------- ranks
+
+_RANKS = """
+import sys
+from pathlib import Path
+import torch
+from tests.unit.test_explainer_training import Additive, _settings
+from faithline.artifacts import write_tensors
+torch.set_num_threads(1)
+folder, devices = Path(sys.argv[1]), int(sys.argv[2])
+game = Additive()
+trained = game.train(folder / "scratch", _settings(epochs=6, devices=devices), game.pairs(100))
+write_tensors(folder / f"{sys.argv[3]}.safetensors", trained.network.state_dict())
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.extended
+def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
+    """One global batch whatever the number of processes: close between 1 and 2 ranks, the same bytes at 2 and 2."""
+    from safetensors.torch import load_file
+
+    script = tmp_path / "ranks.py"
+    script.write_text(_RANKS)
+    for name, devices in (("one", 1), ("two", 2), ("again", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
+        environment = {"PYTHONPATH": "src:.", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "FAITHLINE_DEVICE": "cpu"}
+        subprocess.run([*command, str(script), str(folder), str(devices), "w"], check=True, env=environment, timeout=300)
+    one, two = load_file(tmp_path / "one/w.safetensors"), load_file(tmp_path / "two/w.safetensors")
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, atol=1e-4, rtol=1e-3)
+    assert file_sha256(tmp_path / "two/w.safetensors") == file_sha256(tmp_path / "again/w.safetensors")
