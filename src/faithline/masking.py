@@ -388,8 +388,9 @@ class MaskedModel:
 
     def embedding(self) -> nn.Embedding:
         """The token embedding of a text target: `get_input_embeddings()` where the model has it, else its largest embedding."""
-        if hasattr(self.model, "get_input_embeddings"):
-            return self.model.get_input_embeddings()
+        named = getattr(self.model, "get_input_embeddings", None)
+        if callable(named):
+            return named()
         found = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
         if not found:
             raise ValueError(f"{type(self.model).__name__} has no nn.Embedding: its texts have no input gradient")

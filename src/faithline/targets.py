@@ -1,6 +1,7 @@
 """Target models: small reference networks, their training, and how a target is saved, checked and loaded again."""
 
 import importlib.util
+import itertools
 import math
 import sys
 from copy import deepcopy
@@ -16,7 +17,16 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from faithline import seeding
-from faithline.artifacts import ArtifactError, file_sha256, publish, read_json, read_tensors, write_json, write_table, write_tensors
+from faithline.artifacts import (
+    ArtifactError,
+    file_sha256,
+    publish,
+    read_json,
+    read_tensors,
+    write_json,
+    write_table,
+    write_tensors,
+)
 from faithline.config import BaselineSettings, DatasetSettings, GameSettings, TargetSettings, TaskSettings
 from faithline.dataset import Samples
 from faithline.masking import Baseline, MaskedModel
@@ -36,7 +46,7 @@ class MLP(nn.Module):
         self.body = nn.Sequential(
             *(
                 layer
-                for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True)
+                for inputs, outputs in itertools.pairwise(sizes)
                 for layer in (nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout))
             )
         )
@@ -212,7 +222,7 @@ def load_samples(task: TaskSettings, seed: int) -> Samples:
         ArtifactError: If the modality of file, samples and params.yaml disagree.
     """
     module = load_task_module(task.source)
-    if module.MODALITY != task.modality:
+    if task.modality != module.MODALITY:
         raise ArtifactError(f"{task.source}: MODALITY is {module.MODALITY!r}, params.yaml says modality: {task.modality}")
     samples = module.load_samples(task.dataset, seed)
     if samples.features.kind != task.modality:
@@ -440,7 +450,7 @@ def make_baseline(kind: str, samples: Samples, settings: BaselineSettings, seed:
     """What a removed feature of a task becomes.
 
     Args:
-        kind: `zero`, `mean` (training mean of a table, own mean colour of an image), `blur`, `noise`, `background`, `pad`, `mask`.
+        kind: `zero`, `mean` (training mean of a table, an image's own mean colour), `blur`, `noise`, `background`, `pad`, `mask`.
         samples: The frozen task; only training samples are read.
         settings: Strengths.
         seed: Draws noise and background rows.
@@ -472,9 +482,7 @@ def make_baseline(kind: str, samples: Samples, settings: BaselineSettings, seed:
     return Baseline.token("mask", vocabulary.index("<unk>"))
 
 
-def build_game(
-    target: Target, samples: Samples, game: GameSettings, baselines: BaselineSettings, seed: int
-) -> MaskedModel:
+def build_game(target: Target, samples: Samples, game: GameSettings, baselines: BaselineSettings, seed: int) -> MaskedModel:
     """The game of a task: its target, its features and its removal."""
     return MaskedModel(
         target.model,

@@ -37,6 +37,11 @@ def text() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "dvc.yaml").read_text())
 
 
+def definitions() -> dict[str, Any]:
+    """Stages as written: of a `foreach`, its `do`."""
+    return {name: stage.get("do", stage) for name, stage in text()["stages"].items()}
+
+
 def relative(path: str) -> str:
     return Path(path).relative_to(ROOT).as_posix()
 
@@ -100,7 +105,9 @@ def test_commands_run_the_checked_out_code_and_quote_names() -> None:
         command = definition["cmd"]
         assert command.startswith(("${py} ", "PYTHONPATH=src python ")), f"{name}: {command}"
         bare = re.sub(r'"[^"]*"', "", command)
-        assert not {"${item", "${key"} & set(re.findall(r"\$\{\w+", bare)), f"{name}: quote matrix values, a shell reads them: {command}"
+        assert not {"${item", "${key"} & set(re.findall(r"\$\{\w+", bare)), (
+            f"{name}: quote matrix values, a shell reads them: {command}"
+        )
     for word in text().get("vars", []):
         if isinstance(word, dict) and "py" in word:
             assert word["py"] == "PYTHONPATH=src python"

@@ -59,6 +59,14 @@ def test_check_17_constant_is_undefined(correlate: object) -> None:
         assert bool(correlate(a, torch.full_like(a, value)).isnan().all())
 
 
+def test_check_17_rounding_errors_are_no_variance() -> None:
+    noisy = torch.tensor([[0.1 + 0.2, 0.3, 0.6 / 2, 0.1 * 3]], dtype=torch.float64)
+    assert noisy.unique().numel() > 1
+    other = torch.tensor([[1.0, 2.0, 4.0, 3.0]])
+    assert bool(pearson(noisy, other).isnan())
+    assert not bool(pearson(noisy + torch.tensor([[0, 0, 0, 1e-6]]), other).isnan())
+
+
 def test_fewer_than_two_entries_or_a_nan_is_undefined() -> None:
     a, b = _rows(5)
     one = torch.zeros_like(a, dtype=torch.bool)

@@ -165,9 +165,13 @@ def test_gradient_is_finite_at_a_constant_map(value: float) -> None:
     assert scores.grad.abs().max() > 0
 
 
-def test_scores_that_are_not_finite_show() -> None:
-    """A NaN score must not be taken for an undefined correlation."""
+def test_what_is_not_finite_shows() -> None:
+    """A NaN score or effect must not be taken for an undefined correlation, which would be skipped."""
     delta, removed, effects = _game(signed=True)
     delta[2, 3] = torch.nan
-    loss = local_correlation(delta, removed, effects)
-    assert loss.value.isnan().tolist() == [False, False, True, False, False, False]
+    effects[4, 0] = torch.nan
+    assert local_correlation(delta, removed, effects).value.isnan().tolist() == [False, False, True, False, True, False]
+    maps = torch.randn(6, 12)
+    maps[1, 0] = torch.inf
+    loss = pattern_consistency(delta, maps, torch.ones(6, 12, dtype=torch.bool))
+    assert loss.value.isnan().tolist() == [False, True, True, False, False, False]

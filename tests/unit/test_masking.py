@@ -32,9 +32,7 @@ def make(kind: str, baseline: Baseline | None = None, max_batch: int = 64) -> tu
         features, x = patch_features(28, 4, channels=1), torch.rand(12, 1, 28, 28)
         baseline = baseline or Baseline.zero()
     else:
-        model = TextTransformer(
-            50, 12, 2, width=48, depth=2, heads=2, dropout=0.3, token_dropout=0.1, pad_id=PAD
-        )
+        model = TextTransformer(50, 12, 2, width=48, depth=2, heads=2, dropout=0.3, token_dropout=0.1, pad_id=PAD)
         nn.init.normal_(model.embedding.weight[2:])
         features, x = token_features(12, PAD), torch.randint(2, 50, (12, 12))
         x[torch.arange(12)[None, :] > torch.arange(12)[:, None]] = PAD  # row i has i + 1 tokens
@@ -121,7 +119,7 @@ def test_blur_keeps_a_flat_image_and_spreads_a_point_symmetrically():
     point = torch.zeros(1, 1, 15, 15)
     point[..., 7, 7] = 1.0
     blurred = Baseline.blur(1.0).replacement(point)[0, 0, 0]
-    kernel = torch.exp(-torch.arange(-3.0, 4.0) ** 2 / 2)
+    kernel = torch.exp(-(torch.arange(-3.0, 4.0) ** 2) / 2)
     kernel /= kernel.sum()
     torch.testing.assert_close(blurred[4:11, 4:11], kernel[:, None] * kernel[None])
 
@@ -170,7 +168,9 @@ BASELINES = [
 
 
 @pytest.mark.parametrize(("kind", "baseline"), BASELINES, ids=lambda value: getattr(value, "kind", value))
-@pytest.mark.parametrize("max_batch", [16, 50, pytest.param(512, marks=pytest.mark.extended), pytest.param(4096, marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "max_batch", [16, 50, pytest.param(512, marks=pytest.mark.extended), pytest.param(4096, marks=pytest.mark.extended)]
+)
 def test_values_are_bit_equal_whatever_the_split_the_mates_and_the_order(kind, baseline, max_batch):
     game, x = make(kind, baseline, max_batch)
     target = game.predict(x)[1]
@@ -379,3 +379,12 @@ def test_a_model_without_an_embedding_has_no_text_gradient():
     game = MaskedModel(SumModel(), token_features(4, PAD), Baseline.token("pad", PAD), max_batch=4)
     with pytest.raises(ValueError, match=r"has no nn\.Embedding"):
         game.gradient_view(torch.ones(1, 4, dtype=torch.int64), "prob")
+
+
+def test_equal_rows_of_a_batch_have_equal_bits_at_every_place() -> None:
+    # Without MKL_CBWR, MKL computes the last rows of a narrow layer's product in another order of sums.
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    game = MaskedModel(model, column_features(5), Baseline.zero(), max_batch=512)
+    logits, _ = game.predict(torch.randn(1, 5).expand(512, 5))
+    assert len(logits.unique(dim=0)) == 1

@@ -40,7 +40,7 @@ def test_reference_outside_the_pool_gets_a_rank_and_moves_nobody() -> None:
 
 
 def test_duplicate_is_ranked_once_with_the_rank_of_the_first() -> None:
-    scores = torch.tensor([[[0.7], [0.9], [0.7001], [0.1]]])
+    scores = torch.tensor([[[0.7], [0.9], [0.95], [0.1]]])
     ranks = candidate_ranks(scores, ["fc"], range(4), [None, None, 0, None])
     assert ranks[0, :, 0].tolist() == [2.0, 1.0, 2.0, 3.0]
 

@@ -1,16 +1,20 @@
 """The tasks that come with the package: real data, real splits."""
 
+import bz2
+import functools
 import json
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from faithline import dataset, targets
-from faithline.artifacts import ArtifactError
+from faithline.artifacts import ArtifactError, file_sha256
 from faithline.config import DatasetSettings, parse
+from faithline.seeding import numpy_generator
 from faithline.tasks import affairs_mlp, breast_cancer_mlp, digits_cnn, reviews_transformer
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +25,19 @@ MODULES = {"affairs_mlp": affairs_mlp, "breast_cancer_mlp": breast_cancer_mlp, "
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Small models gain little from threads, and threads that wait for each other crawl on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _in_root():
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
+        patch.setattr(digits_cnn, "mnist_data", functools.cache(digits_cnn.mnist_data))  # 2 s of text parsing, once
         yield
 
 
@@ -81,21 +95,21 @@ def test_digits_are_black_at_zero_and_shuffled():
 
 SNIPPETS = "category,text,movie_name,has_plot_and_reviews\n" + "".join(
     f'{"plot" if row % 10 == 9 else ("fresh" if row % 2 else "rotten")},"{text}",film{row // 10},True\n'
-    for row, text in enumerate([f"Isn't film {row % 89} a good one, or Bad-ly 9{row}?" for row in range(200)] + ["A joy."] * 9 + ["?!"])
+    for row, text in enumerate(
+        [f"Isn't film {row % 89} a good one, or Bad-ly 9{row}?" for row in range(200)] + ["A joy."] * 8 + ["?!"]
+    )
 )
 
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch) -> Path:
     """A made-up wheel in the cache; its hash is pinned for the test."""
-    import bz2
-
     path = tmp_path / "cache" / reviews_transformer.WHEEL
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(reviews_transformer.MEMBER, bz2.compress(SNIPPETS.encode()))
     monkeypatch.setenv("FAITHLINE_CACHE", str(path.parent))
-    monkeypatch.setattr(reviews_transformer, "SHA256", reviews_transformer.file_sha256(path))
+    monkeypatch.setattr(reviews_transformer, "SHA256", file_sha256(path))
     return path
 
 
@@ -104,7 +118,7 @@ FEW = DatasetSettings(train=90, supervised=20, validation=20, test=30)
 
 def test_plots_and_repeated_texts_are_dropped(wheel):
     table = reviews_transformer.read_snippets()
-    assert len(table) == 180 + 2  # 20 plots; nine times "A joy." is one; "?!" is a text still
+    assert len(table) == 180 + 2  # 20 plots; eight times "A joy." is one; "?!" is a text still
     assert table["text"].n_unique() == len(table)
     assert table.columns == ["text", "film", "fresh"]
 
@@ -126,12 +140,12 @@ def test_reviews_are_film_disjoint_and_their_words_come_from_training(wheel):
 
 def _films(samples: dataset.Samples, split: str) -> list[str]:
     """Films of a split, told by replaying the draw."""
-    table = reviews_transformer.read_snippets().filter(reviews_transformer.pl.col("text") != "?!")
+    table = reviews_transformer.read_snippets().filter(pl.col("text") != "?!")
     chosen, of, _ = dataset.assign_splits(
         table["film"].to_numpy().astype(str),
         {"train": FEW.train, "validation": FEW.validation, "test": FEW.test},
         FEW.supervised,
-        reviews_transformer.numpy_generator(0, "reviews_transformer", "split"),
+        numpy_generator(0, "reviews_transformer", "split"),
     )
     assert (of == samples.split).all()
     return table["film"].to_numpy()[chosen[of == split]].tolist()

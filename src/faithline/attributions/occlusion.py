@@ -52,7 +52,7 @@ def attribute(
     rows = played.nonzero()[:, 0]
     values = torch.zeros(played.shape)
     values[played] = game.evaluate(x, rows, keep[played], target).value
-    fall = torch.where(used, values[:, :1] - values[:, 1:], 0.0)
+    fall = values[:, :1] - values[:, 1:]
     weight = covered.float()
     return (fall[:, None] @ weight)[:, 0] / weight.sum(1).clamp(min=1)
 

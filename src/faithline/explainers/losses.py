@@ -17,8 +17,8 @@ class Loss(NamedTuple):
 
     Attributes:
         value: In [0, 1], shape (R,); 0 where it is not defined.
-        defined: Whether the row's goal varies at all, bool (R,): a correlation with a constant does not exist. Depends on the
-            goal only, so a score that is not finite still shows.
+        defined: Whether the row's goal varies at all, bool (R,): a correlation with a constant does not exist. Anything that is
+            not finite counts as defined and makes `value` NaN: it must show.
     """
 
     value: Tensor
@@ -44,7 +44,7 @@ def pattern_consistency(scores: Tensor, maps: Tensor, valid: Tensor) -> Loss:
     count = weight.sum(1, keepdim=True).clamp(min=1)
     goal = (maps - (maps * weight).sum(1, keepdim=True) / count) * weight
     scale = (maps * weight).square().sum(1)
-    defined = goal.square().sum(1) > _RELATIVE_FLOOR * scale
+    defined = ~(goal.square().sum(1) <= _RELATIVE_FLOOR * scale)  # NaN counts as defined, so that it shows in the loss
     return _half_loss(scores, goal, weight, count, defined)
 
 
@@ -63,7 +63,7 @@ def local_correlation(scores: Tensor, removed: Tensor, effects: Tensor) -> Loss:
     """
     sums = torch.einsum("rsn,rn->rs", removed.to(scores.dtype), scores)
     goal = effects - effects.mean(1, keepdim=True)
-    defined = goal.square().mean(1) > RESOLUTION**2
+    defined = ~(goal.square().mean(1) <= RESOLUTION**2)  # NaN counts as defined, so that it shows in the loss
     return _half_loss(sums, goal, torch.ones_like(sums), torch.full_like(sums[:, :1], sums.shape[1]), defined)
 
 

@@ -20,9 +20,8 @@ Convention = Literal["strict", "official"]
 
 def removed_sums(attribution: Tensor, masks: Masks) -> Tensor:
     """Summed attribution of what each mask removes, float64 (B, S); padding adds nothing."""
-    removed = ~masks.keep & masks.valid[:, None]
     own = torch.where(masks.valid, attribution, 0.0).double()
-    return (removed.double() @ own[:, :, None])[:, :, 0]
+    return ((~masks.keep).double() @ own[:, :, None])[:, :, 0]
 
 
 def subset_correlation(attribution: Tensor, masks: Masks) -> Tensor:

@@ -46,5 +46,5 @@ GLOSSARY = {
     "ceiling R(x)": "INF of the best linear fit, from all 2^n masks: no map exceeds it, and it is 1 only for an additive game.",
     "interval": "Bootstrap over test samples. A difference is called better or worse only if its paired interval excludes 0.",
     "undefined": "A metric that has no value on a sample (a constant map has no correlation) is null and counted, never 0.",
-    "passes": "Evaluations of the target model for one explanation, backward passes counted as one each.",
+    "passes": "Forward evaluations of the target model for one explanation, a trained explainer's own network aside.",
 }

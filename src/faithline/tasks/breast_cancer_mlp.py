@@ -46,6 +46,4 @@ def load_samples(settings: DatasetSettings, seed: int) -> Samples:
 
 def build_target(settings: TargetSettings, samples: Samples) -> nn.Module:
     """A small perceptron."""
-    return MLP(
-        samples.features.n, len(samples.class_names), width=settings.width, depth=settings.depth, dropout=settings.dropout
-    )
+    return MLP(samples.features.n, len(samples.class_names), width=settings.width, depth=settings.depth, dropout=settings.dropout)
