@@ -17,6 +17,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from faithline.artifacts import run_stage
+    from faithline.errors import run_stage
 
     run_stage(main)

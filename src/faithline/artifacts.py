@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from faithline.errors import ArtifactError
+
 Json = Any
-
-
-class ArtifactError(RuntimeError):
-    """A file is missing, damaged or not what its reader expects; the message names the file and says what makes it."""
-
-
-def run_stage(stage: Callable[[], None]) -> None:
-    """Run a stage's function; an expected fault becomes one line and exit status 1, without a traceback.
-
-    Faults that are bugs of ours keep their traceback.
-    """
-    try:
-        stage()
-    except (ArtifactError, OSError) as error:
-        raise SystemExit(f"error: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------------------ publishing

@@ -8,10 +8,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError, maps_column
+from faithline.artifacts import maps_column
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Bank
 from faithline.config import MAX_EXACT_FEATURES, MethodSettings
+from faithline.errors import ArtifactError
 from faithline.seeding import derive
 from faithline.workspace import Workspace
 

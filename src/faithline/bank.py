@@ -16,9 +16,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError, read_metadata, read_table
+from faithline.artifacts import read_metadata, read_table
 from faithline.config import MAX_EXACT_FEATURES, BankSettings
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.masking import MaskedModel, Outcome
 from faithline.seeding import numpy_generator
 

@@ -9,16 +9,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from faithline.artifacts import (
-    ArtifactError,
-    publish,
-    read_json,
-    read_table,
-    read_tensors,
-    write_json,
-    write_table,
-    write_tensors,
-)
+from faithline.artifacts import publish, read_json, read_table, read_tensors, write_json, write_table, write_tensors
+from faithline.errors import ArtifactError
 from faithline.masking import Features
 
 Split = Literal["train", "validation", "test"]

@@ -37,9 +37,7 @@ def loaded_code() -> list[str]:
     """
     root = Path(__file__).parent
     files = {Path(sys.argv[0])} | {
-        path
-        for module in list(sys.modules.values())
-        if root in (path := Path(getattr(module, "__file__", None) or "")).parents
+        path for module in list(sys.modules.values()) if root in (path := Path(getattr(module, "__file__", None) or "")).parents
     }
     return sorted(os.path.relpath(file) for file in files if file.suffix == ".py" and file.is_file())
 

@@ -106,3 +106,4 @@ def _write_live(folder: Path, history: list[Row]) -> None:
                 if metric != "epoch" and value is not None:
                     live.log_metric(metric, value, timestamp=False)
             live.next_step()
+    (folder / "metrics.json").unlink()  # its last row, again; only tables belong into a folder of plots

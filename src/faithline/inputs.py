@@ -12,8 +12,8 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 

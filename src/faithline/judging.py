@@ -6,9 +6,9 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError
 from faithline.bank import ExactTable, Masks
 from faithline.config import MetricSettings
+from faithline.errors import ArtifactError
 from faithline.masking import MaskedModel, Outcome
 from faithline.metrics import curves, ten
 from faithline.metrics.curves import Evaluate, Sweeps

@@ -9,7 +9,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError, read_metadata, read_table
+from faithline.artifacts import read_metadata, read_table
+from faithline.errors import ArtifactError
 from faithline.masking import Features
 
 COLUMNS = {"sample_id": pl.Int64, "split": pl.String, "attribution": None, "finite": pl.Boolean, "passes": pl.Float32}

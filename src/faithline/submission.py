@@ -8,7 +8,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError, read_table
+from faithline.artifacts import read_table
+from faithline.errors import ArtifactError
 from faithline.metrics import ranking
 from faithline.metrics.catalogue import METRICS
 from faithline.sweeping import open_judge

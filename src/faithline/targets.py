@@ -17,18 +17,10 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from faithline import seeding
-from faithline.artifacts import (
-    ArtifactError,
-    file_sha256,
-    publish,
-    read_json,
-    read_tensors,
-    write_json,
-    write_table,
-    write_tensors,
-)
+from faithline.artifacts import file_sha256, publish, read_json, read_tensors, write_json, write_table, write_tensors
 from faithline.config import BaselineSettings, DatasetSettings, GameSettings, TargetSettings, TaskSettings
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.masking import Baseline, MaskedModel
 
 # ------------------------------------------------------------------------------------------------------ reference networks

@@ -2,9 +2,11 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def module_file(src: Path, dotted: str) -> Path | None:
     """The file of a first-party module or package, or None."""
     path = src.joinpath(*dotted.split("."))
@@ -14,8 +16,13 @@ def module_file(src: Path, dotted: str) -> Path | None:
     return None
 
 
-def imported_names(path: Path, src: Path) -> Iterator[str]:
+@cache
+def imported_names(path: Path, src: Path) -> tuple[str, ...]:
     """Dotted names a file imports anywhere, also inside functions; relative ones are resolved."""
+    return tuple(_names(path, src))
+
+
+def _names(path: Path, src: Path) -> Iterator[str]:
     package = path.relative_to(src).with_suffix("").parts if src in path.parents else ()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

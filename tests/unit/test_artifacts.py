@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from faithline import artifacts
-from faithline.artifacts import ArtifactError
+from faithline.errors import ArtifactError
 
 
 def test_publish_makes_the_folder_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -235,6 +235,9 @@ def test_expected_gradients_of_a_text_starts_at_words_of_other_texts(text: tuple
     longer[:, 4:] = 13
     torch.testing.assert_close(explained(longer)[1:], maps[1:])
     assert not torch.allclose(explained(longer)[0], maps[0])
+    # A background text that has ended is made of the removing token, whichever that is.
+    game.baseline = Baseline.token("mask", 1)
+    torch.testing.assert_close(explained(others), explained(torch.where(others == 0, 1, others)))
 
 
 def test_deeplift_of_logits_is_captums_and_complete(image: tuple[MaskedModel, Tensor, Tensor]) -> None:
@@ -458,7 +461,10 @@ def test_kernel_shap_is_captums_on_the_same_masks_and_exactly_efficient(image: t
         torch.testing.assert_close(scores[i], expected.flatten(), atol=1e-3, rtol=1e-3)
 
 
-def test_kernel_shap_of_all_masks_at_their_weights_is_the_shapley_value(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
+@pytest.mark.parametrize("ridge", [0.0, 1e-12, 1e-9, 1e-6])
+def test_kernel_shap_of_all_masks_at_their_weights_is_the_shapley_value(
+    table: tuple[MaskedModel, Tensor, Tensor], ridge: float
+) -> None:
     game, x, target = table
     every = all_keep_sets(6)
     size = every.sum(1)
@@ -466,12 +472,13 @@ def test_kernel_shap_of_all_masks_at_their_weights_is_the_shapley_value(table: t
     copies = torch.tensor([0 if s in (0, 6) else round(6 * 60 / (math.comb(6, s) * s * (6 - s))) for s in size.tolist()])
     assert sorted(set(copies.tolist())) == [0, 2, 3, 12]
     masks = drawn(game, x, target, every.repeat_interleave(copies, 0).expand(5, -1, -1))
-    settings = KernelShapSettings(role="supervision", masks=int(copies.sum()), ridge=0)
+    settings = KernelShapSettings(role="supervision", masks=int(copies.sum()), ridge=ridge)
     estimated = kernel_shap.attribute(game, x, target, settings, masks=masks, background=None, seeds=seeds(5))
     exact = exact_shapley.attribute(
         game, x, target, MethodSettings(role="reference"), masks=all_masks(game, x, target), background=None, seeds=seeds(5)
     )
-    torch.testing.assert_close(estimated, exact, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(estimated, exact, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(estimated.sum(1), masks.full - masks.empty, atol=1e-6, rtol=0)
 
 
 def test_exact_shapley_is_brute_force_and_efficient(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
@@ -568,7 +575,7 @@ def test_padding_changes_no_fit(text: tuple[MaskedModel, Tensor, Tensor], ridge:
         torch.testing.assert_close(fits[1][2, 0], masks.full[2] - masks.empty[2], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ridge", [0.0, 1e-6])
+@pytest.mark.parametrize("ridge", [0.0, 1e-12, 1e-6])
 def test_fewer_masks_than_features_and_frozen_features_do_not_explode(ridge: float) -> None:
     generator = torch.Generator().manual_seed(6)
     keep = torch.rand(3, 8, 20, generator=generator) < 0.5

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from faithline import bank
-from faithline.artifacts import ArtifactError, write_table
+from faithline.artifacts import write_table
 from faithline.config import BankSettings
+from faithline.errors import ArtifactError
 from faithline.masking import Baseline, MaskedModel, column_features, token_features
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from faithline import dataset
-from faithline.artifacts import ArtifactError
 from faithline.dataset import SPLITS, Samples, assign_splits, check, freeze, read
+from faithline.errors import ArtifactError
 from faithline.masking import column_features, patch_features, token_features
 
 

@@ -108,10 +108,16 @@ def test_losses_do_not_depend_on_the_scale_of_scores(scale: float) -> None:
     scores = delta + torch.randn(delta.shape, generator=torch.Generator().manual_seed(1))
     valid = torch.ones_like(scores, dtype=torch.bool)
     torch.testing.assert_close(
-        local_correlation(scores * scale, removed, effects).value, local_correlation(scores, removed, effects).value, atol=1e-5, rtol=0
+        local_correlation(scores * scale, removed, effects).value,
+        local_correlation(scores, removed, effects).value,
+        atol=1e-5,
+        rtol=0,
     )
     torch.testing.assert_close(
-        pattern_consistency(scores * scale, delta, valid).value, pattern_consistency(scores, delta, valid).value, atol=1e-5, rtol=0
+        pattern_consistency(scores * scale, delta, valid).value,
+        pattern_consistency(scores, delta, valid).value,
+        atol=1e-5,
+        rtol=0,
     )
 
 
@@ -151,7 +157,10 @@ def test_constant_goals_are_skipped_and_counted() -> None:
     assert scores.grad[1:3].abs().max() == 0
     maps = torch.randn(6, 12)
     maps[3] = 1.5
-    assert pattern_consistency(delta, maps, torch.ones(6, 12, dtype=torch.bool)).defined.tolist() == [True] * 3 + [False] + [True] * 2
+    assert (
+        pattern_consistency(delta, maps, torch.ones(6, 12, dtype=torch.bool)).defined.tolist()
+        == [True] * 3 + [False] + [True] * 2
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])

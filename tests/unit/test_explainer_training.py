@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from faithline.artifacts import ArtifactError, file_sha256
+from faithline.artifacts import file_sha256
 from faithline.bank import Masks
 from faithline.config import ExplainerSettings
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.explainers import train
 from faithline.explainers.deepfaith import Pairs, TrainingSet, losses
 from faithline.explainers.load import load_explainer, save_explainer, state_sha256
-from faithline.explainers.target_features import raw_view
+from faithline.explainers.target_features import raw_view, view
 from faithline.explainers.train import TrainedExplainer, train_explainer
 from faithline.masking import Baseline, MaskedModel, column_features, token_features
 
@@ -218,7 +219,9 @@ def test_what_cannot_be_learnt_is_refused(additive: Additive, tmp_path: Path) ->
     stranger = Pairs(torch.tensor([3, 300]), torch.randn(2, N), torch.ones(2))
     with pytest.raises(ArtifactError, match=r"samples \[300\], which do not train"):
         additive.train(tmp_path, _settings(), stranger)
-    constant = Masks(additive.masks.keep, torch.ones_like(additive.masks.values), torch.ones(384), torch.ones(384), additive.masks.valid)
+    constant = Masks(
+        additive.masks.keep, torch.ones_like(additive.masks.values), torch.ones(384), torch.ones(384), additive.masks.valid
+    )
     with pytest.raises(ArtifactError, match="nothing to learn"):
         additive.train(tmp_path, _settings(objective="local"), additive.pairs(0), train_masks=constant.take(torch.arange(256)))
 
@@ -231,7 +234,9 @@ def _training_set(rows: int, labelled: list[int]) -> TrainingSet:
     ids = torch.arange(rows) * 10
     x = torch.arange(rows).float()[:, None].expand(rows, 3).contiguous()
     keep = torch.rand(rows, 8, 3) < 0.5
-    masks = Masks(keep, -(keep.float() @ torch.tensor([1.0, 2, 4])), torch.zeros(rows), torch.zeros(rows), torch.ones(rows, 3).bool())
+    masks = Masks(
+        keep, -(keep.float() @ torch.tensor([1.0, 2, 4])), torch.zeros(rows), torch.zeros(rows), torch.ones(rows, 3).bool()
+    )
     sample_ids = torch.tensor(labelled) * 10
     pairs = Pairs(sample_ids, sample_ids[:, None].float().expand(-1, 3), 1.0 / (1 + sample_ids))
     return TrainingSet(ids, raw_view(column_features(3), x), masks, pairs, torch.device("cpu"))
@@ -292,7 +297,8 @@ def test_a_loaded_explainer_gives_the_trained_scores(additive: Additive, saved: 
     x = additive.samples.x[:50]
     explainer = load_explainer(folder, additive.game.model, max_batch=16)
     scores = explainer(x)
-    assert scores.shape == (50, N)
+    expected = trained.network(*view(additive.game, x, trained.layers))
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
     assert explainer.game.passes == 50 * info["passes"] == 50  # no padding, no second look
     # Spec check 15.
     torch.testing.assert_close(torch.cat([explainer(row) for row in x.split(7)]), scores, atol=1e-5, rtol=0)

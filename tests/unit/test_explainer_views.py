@@ -192,7 +192,11 @@ def _case(name: str) -> tuple[Network, MaskedModel, Tensor, list[str] | None]:
         x[3, 2:] = PAD
     else:
         model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
-        game, x, layers = MaskedModel(model, column_features(5), Baseline.mean(torch.zeros(5)), max_batch=4), torch.randn(7, 5), ["1"]
+        game, x, layers = (
+            MaskedModel(model, column_features(5), Baseline.mean(torch.zeros(5)), max_batch=4),
+            torch.randn(7, 5),
+            ["1"],
+        )
     seen = view(game, x, None if raw else layers)
     ids = seen.local.ndim == 2
     kind = "encoder" if raw or name == "text" else {"image": "grid", "table": "row"}[name]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from faithline.artifacts import ArtifactError
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.inputs import read_files
 from faithline.masking import Features, column_features, patch_features, token_features
 

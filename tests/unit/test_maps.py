@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from faithline.artifacts import ArtifactError, maps_column, write_table
+from faithline.artifacts import maps_column, write_table
+from faithline.errors import ArtifactError
 from faithline.maps import read_maps, refuse_strangers
 from faithline.masking import column_features, patch_features
 

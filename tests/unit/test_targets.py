@@ -16,9 +16,10 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from faithline import targets
-from faithline.artifacts import ArtifactError, file_sha256, read_json, read_table
+from faithline.artifacts import file_sha256, read_json, read_table
 from faithline.config import BaselineSettings, TaskSettings
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.masking import ClassValues, column_features, patch_features, token_features
 from faithline.targets import MLP, SmallCNN, TextTransformer
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from faithline import dataset, targets
-from faithline.artifacts import ArtifactError, file_sha256
+from faithline.artifacts import file_sha256
 from faithline.config import DatasetSettings, parse
+from faithline.errors import ArtifactError
 from faithline.seeding import numpy_generator
 from faithline.tasks import affairs_mlp, breast_cancer_mlp, digits_cnn, reviews_transformer
 

@@ -13,6 +13,9 @@ from torch import Tensor
 SAMPLES_AT_ONCE = 64
 """Bounds the float64 copy of the masks."""
 
+DETERMINED = 1e-10
+"""Directions with a smaller share of the largest eigenvalue count as undetermined; torch's default lies within rounding."""
+
 
 def weighted_ridge(keep: Tensor, values: Tensor, weights: Tensor, valid: Tensor, ridge: float) -> Tensor:
     """Slopes b that minimise sum_s w_s (v_s - a - keep_s . b)^2 + ridge |b|^2, with a free intercept a.
@@ -63,7 +66,9 @@ def efficient_ridge(keep: Tensor, values: Tensor, empty: Tensor, full: Tensor, v
         response = (values[rows] - empty[rows, None]).double()[:, :, None] - design @ shares
         # Row means over the existing features drop out: what is left of each mask sums to 0.
         design = design - design.sum(2, keepdim=True) / count.mT * exists.mT
-        slopes.append(shares + _solve(design.mT @ design, design.mT @ response, ridge, valid[rows]))
+        part = _solve(design.mT @ design, design.mT @ response, ridge, valid[rows])
+        # The sum of the part is rounding, divided by what may be a tiny penalty: take it out.
+        slopes.append(shares + part - exists * part.sum(1, keepdim=True) / count)
     return torch.cat(slopes)[:, :, 0].float()
 
 
@@ -74,4 +79,4 @@ def _blocks(samples: int) -> Iterator[slice]:
 
 def _solve(gram: Tensor, moment: Tensor, ridge: float, valid: Tensor) -> Tensor:
     penalty = ridge * valid.to(gram.dtype).diag_embed()
-    return torch.linalg.pinv(gram + penalty, hermitian=True) @ moment
+    return torch.linalg.pinv(gram + penalty, rtol=DETERMINED, hermitian=True) @ moment

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from faithline.artifacts import ArtifactError
 from faithline.bank import Masks
+from faithline.errors import ArtifactError
 from faithline.explainers.losses import Loss, local_correlation, pattern_consistency
 from faithline.explainers.target_features import View
 

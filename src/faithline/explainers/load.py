@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithline.artifacts import ArtifactError, file_sha256, read_json, read_tensors, write_json, write_tensors
+from faithline.artifacts import file_sha256, read_json, read_tensors, write_json, write_tensors
 from faithline.config import ExplainerSettings
+from faithline.errors import ArtifactError
 from faithline.explainers.network import Network, Shape
 from faithline.explainers.target_features import view
 from faithline.explainers.train import TrainedExplainer

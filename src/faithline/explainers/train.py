@@ -13,10 +13,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from faithline import seeding
-from faithline.artifacts import ArtifactError
 from faithline.bank import Masks
 from faithline.config import ExplainerSettings
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 from faithline.explainers.alpha import AlphaController
 from faithline.explainers.deepfaith import Pairs, TrainingSet, losses
 from faithline.explainers.losses import Loss, local_correlation

@@ -144,7 +144,7 @@ def _controls(inputs: Inputs) -> Finding:
     for task, results in inputs.tasks.items():
         names = of_role(results.evaluation, "control")
         groups = against(results.evaluation, names)
-        verdicts.append("confirmed" if len(groups["better"]) == len(names) else "refuted")
+        verdicts.append("refuted" if groups["worse"] else "confirmed" if len(groups["better"]) == len(names) else "untestable")
         evidence.append(f"{task}: better than {len(groups['better'])} of {len(names)} ({listing(names)})")
     return Finding(
         "The explainer is more faithful than maps that know nothing of model or sample (random, mean map; edge, centre)",

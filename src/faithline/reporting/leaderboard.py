@@ -125,6 +125,9 @@ def answer(results: TaskResults) -> list[str]:
     return [first, _counts(evaluation, name)]
 
 
+_WORDS: dict[Comparison, str] = {"better": "better than", "worse": "worse than", "undecided": "not separable from"}
+
+
 def _counts(evaluation: Evaluation, name: str) -> str:
     priors = of_role(evaluation, "supervision", "baseline")
     groups = against(evaluation, priors)
@@ -134,12 +137,9 @@ def _counts(evaluation: Evaluation, name: str) -> str:
     if groups["undecided"]:
         parts.append(f"not separable from {listing(groups['undecided'])}")
     controls = against(evaluation, of_role(evaluation, "control"))
-    if controls["better"]:
-        parts.append(f"better than the controls {listing(controls['better'])}")
-    if controls["worse"]:
-        parts.append(f"worse than the controls {listing(controls['worse'])}")
-    if controls["undecided"]:
-        parts.append(f"not separable from the controls {listing(controls['undecided'])}")
+    for shows, words in _WORDS.items():
+        if names := controls[shows]:
+            parts.append(f"{words} the control{'s' if len(names) > 1 else ''} {listing(names)}")
     return f"Over all comparisons {name} is {'; '.join(parts)}."
 
 
@@ -296,4 +296,4 @@ def number(value: float | None, digits: int = 3) -> str:
 def _range(interval: Interval, digits: int = 3) -> str:
     if interval.low is None or interval.high is None:
         return ""
-    return f"{number(interval.low, digits)} \N{EN DASH} {number(interval.high, digits)}"
+    return f"{number(interval.low, digits)} to {number(interval.high, digits)}"

@@ -12,9 +12,10 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faithline import dataset
-from faithline.artifacts import ArtifactError, file_sha256, read_json, read_table
+from faithline.artifacts import file_sha256, read_json, read_table
 from faithline.config import Params
 from faithline.dataset import Samples
+from faithline.errors import ArtifactError
 
 Role = Literal["explainer", "supervision", "baseline", "control", "reference"]
 ROLES: tuple[Role, ...] = ("explainer", "supervision", "baseline", "control", "reference")

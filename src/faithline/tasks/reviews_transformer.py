@@ -20,9 +20,10 @@ import polars as pl
 import torch
 from torch import nn
 
-from faithline.artifacts import ArtifactError, file_sha256
+from faithline.artifacts import file_sha256
 from faithline.config import DatasetSettings, TargetSettings
 from faithline.dataset import Samples, assign_splits
+from faithline.errors import ArtifactError
 from faithline.masking import token_features
 from faithline.seeding import numpy_generator
 from faithline.targets import TextTransformer
