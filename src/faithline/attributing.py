@@ -10,7 +10,7 @@ from torch import Tensor
 
 from faithline.artifacts import maps_column
 from faithline.attributions.run import attribute_by_name, load_method
-from faithline.bank import Bank
+from faithline.bank import Bank, Masks
 from faithline.config import MAX_EXACT_FEATURES, MethodSettings
 from faithline.errors import ArtifactError
 from faithline.seeding import derive
@@ -104,6 +104,10 @@ class Job:
                 "attribution": maps_column(maps),
                 "finite": pa.array(finite.numpy(), pa.bool_()),
                 # Model calls of one explanation: those made here, and those the bank made for the masks it was handed.
-                "passes": pa.array([passes / len(ids) + (0 if masks is None else masks.keep.shape[1])] * len(ids), pa.float32()),
+                "passes": pa.array([passes / len(ids) + self._masks_read(masks)] * len(ids), pa.float32()),
             }
         )
+
+    def _masks_read(self, masks: Masks | None) -> int:
+        """Coalitions of the bank that one explanation uses: a method's own `masks` setting, else all that it is handed."""
+        return 0 if masks is None else int(getattr(self.settings, "masks", masks.keep.shape[1]))

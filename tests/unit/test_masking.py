@@ -363,6 +363,15 @@ def test_the_text_gradient_is_the_derivative_along_the_embedding():
     assert float(gradient[0, 6:].abs().sum()) == 0  # row 5 has six tokens: nothing depends on the padding
 
 
+@pytest.mark.parametrize(("kind", "token_id"), [("pad", PAD), ("mask", UNKNOWN)])
+def test_the_text_baseline_replaces_tokens_and_leaves_padding(kind, token_id):
+    game, x = make("text", Baseline.token(kind, token_id))
+    view = game.gradient_view(x[5:6], "prob")
+    expected = game.embedding().weight[token_id].expand(6, -1)
+    assert torch.equal(view.baseline[0, :6], expected)
+    assert torch.equal(view.baseline[0, 6:], view.inputs[0, 6:])
+
+
 # ----------------------------------------------------------------------------------------------------------- activations
 
 

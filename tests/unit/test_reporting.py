@@ -729,6 +729,19 @@ def test_band_covers_the_spread_of_samples() -> None:
     assert line["high"][0] == pytest.approx(0.598, abs=0.02)
 
 
+def test_drawn_curves_are_a_handful_that_have_curves(made: Path) -> None:
+    params = load(made)
+    known = results.read(params, made).tasks["toy_table"]
+    drawn = site.drawn(known, params)
+    rows = known.evaluation.candidates
+    assert drawn[:2] == ["deepfaith", "deepfaith_paper"]
+    assert {"integrated_gradients", "random"} <= set(drawn)
+    assert [name for name in drawn if rows[name].role == "reference"] == [
+        min(("banzhaf", "exact_banzhaf"), key=lambda name: rows[name].mean_rank or 99)
+    ]
+    assert len(drawn) <= figures.COLOURS
+
+
 @pytest.mark.parametrize(("low", "high", "expected"), [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3, 7, [-2, 0, 2, 4, 6])])
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert figures.ticks(low, high) == pytest.approx(expected)

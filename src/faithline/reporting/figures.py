@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from faithline.reporting.leaderboard import Comparison
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 14, 44
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 14, 44
 COLOURS = 8
 """Line styles the style sheet knows."""
 

