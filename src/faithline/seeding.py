@@ -36,7 +36,8 @@ def setup(seed: int) -> None:
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     torch.set_num_threads(int(os.environ.get("FAITHLINE_THREADS") or os.cpu_count() or 1))
-    torch.use_deterministic_algorithms(True)
+    # The same switch as `use_deterministic_algorithms(True)`, which would import the compiler: seconds in every stage.
+    torch.set_deterministic_debug_mode("error")
     # Determinism would also fill every fresh tensor with NaN; nothing here reads uninitialised memory, and it costs a tenth.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from faithline import seeding
@@ -353,6 +352,8 @@ def save_target(
     Raises:
         ArtifactError: If a logit is not finite.
     """
+    from sklearn.metrics import roc_auc_score  # late: slow to import, and only training needs it
+
     game = MaskedModel(model, samples.features, Baseline.zero(), max_batch=task.game.max_batch)
     logits, target = (part.cpu() for part in game.predict(samples.x))
     game.close()

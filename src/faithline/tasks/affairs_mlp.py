@@ -5,7 +5,6 @@ Data: statsmodels `fair` (Fair, 1978; Redbook survey of 6,366 women), shipped "w
 
 import numpy as np
 import torch
-from statsmodels.datasets import fair
 from torch import nn
 
 from faithline.artifacts import rounded
@@ -24,6 +23,8 @@ def load_samples(settings: DatasetSettings, seed: int) -> Samples:
 
     A third of the rows repeat another row's answers, so splits are drawn over distinct rows.
     """
+    from statsmodels.datasets import fair  # late: every stage loads this file for its network, few need the data
+
     data = fair.load_pandas().data
     raw = data[list(COLUMNS)].to_numpy(np.float64)
     label = (data["affairs"].to_numpy() > 0).astype(np.int64)

