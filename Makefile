@@ -11,6 +11,8 @@ DAYS ?= 7
 SCALE = $(if $(NAME),params/$(NAME).yaml)
 # `python` in dvc.yaml must be the environment's.
 export PATH := $(BIN):$(PATH)
+# Threads that wait for each other sleep instead of spinning: on busy cores that is many times faster, on idle ones no slower.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help install repro test test-extended preset snapshot publish bundle bench report clean-scratch
 

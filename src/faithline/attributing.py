@@ -10,7 +10,7 @@ from torch import Tensor
 
 from faithline.artifacts import maps_column
 from faithline.attributions.run import attribute_by_name, load_method
-from faithline.bank import Bank, Masks
+from faithline.bank import Bank, Masks, Use
 from faithline.config import MAX_EXACT_FEATURES, MethodSettings
 from faithline.errors import ArtifactError
 from faithline.seeding import derive
@@ -51,7 +51,7 @@ class Job:
         generator = torch.Generator().manual_seed(derive(self.workspace.params.seed, "background", self.workspace.task))
         return self.workspace.samples.x[train[torch.randperm(len(train), generator=generator)[:BACKGROUND_ROWS]]]
 
-    def uses(self) -> list[str]:
+    def uses(self) -> list[Use]:
         """Uses of the bank that decide the result."""
         return [self.module.MASKS[0]] if self.module.MASKS else []
 

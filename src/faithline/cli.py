@@ -42,7 +42,7 @@ def explain(
     loaded = config.load(params)
     task = _known(explainer.resolve().parent.name, loaded)
 
-    from faithline.artifacts import run_stage
+    from faithline.errors import run_stage
 
     def work() -> None:
         from faithline import explanations, inputs, seeding, workspace
@@ -73,7 +73,7 @@ def score(
         raise SystemExit(f"error: --name {name!r}: use lower-case letters, digits and _")
     path = out or maps.with_suffix(".scores.parquet")
 
-    from faithline.artifacts import run_stage
+    from faithline.errors import run_stage
 
     def work() -> None:
         from faithline import artifacts, seeding, submission, workspace

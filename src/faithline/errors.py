@@ -1,5 +1,6 @@
 """The error that a user can mend, and how a stage reports it. Light: a stage imports this before anything heavy."""
 
+import gc
 from collections.abc import Callable
 
 
@@ -16,3 +17,4 @@ def run_stage(stage: Callable[[], None]) -> None:
         stage()
     except (ArtifactError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
+    gc.freeze()  # the interpreter's last collection would walk all of torch: a second a stage

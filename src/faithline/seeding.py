@@ -39,7 +39,7 @@ def setup(seed: int) -> None:
     # The same switch as `use_deterministic_algorithms(True)`, which would import the compiler: seconds in every stage.
     torch.set_deterministic_debug_mode("error")
     # Determinism would also fill every fresh tensor with NaN; nothing here reads uninitialised memory, and it costs a tenth.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 

@@ -30,8 +30,9 @@ JOBS = {
 }
 """Jobs of the real pipeline, and the same on a task small enough to run here; in the order of the pipeline."""
 
-CHOOSES = f"tasks.{TINY}.modality"
-"""Read to find the task's section. The list in dvc.yaml changes with it (`${item.modality}`, one block a modality)."""
+SEEN_OTHERWISE = {f"tasks.{TINY}.modality", f"tasks.{TINY}.source"}
+"""Read to find the task's section and its file. dvc.yaml sees them change without listing them: its params and deps are made with
+`${item.modality}` (or one block a modality) and `${item.source}`."""
 
 
 class Watched:
@@ -99,9 +100,7 @@ def listed() -> dict[str, set[str]]:
     """Keys of params.yaml that dvc.yaml lists, by job, as they would be for the tiny task."""
     with Repo(str(ROOT)) as repo:
         return {
-            stage.addressing: {
-                key.replace(REAL, TINY) for dep in stage.deps if dep.def_path == "params.yaml" for key in dep.params
-            }
+            stage.name: {key.replace(REAL, TINY) for dep in stage.deps if dep.def_path == "params.yaml" for key in dep.params}
             for stage in repo.index.stages
         }
 
@@ -146,7 +145,7 @@ def test_each_stage_lists_what_it_reads_and_reads_what_it_lists(used: dict[str, 
     for job, keys in used.items():
         assert keys, job
         wanted = listed()[job]
-        missing = {key for key in keys - {CHOOSES} if not any(covers(known, key) for known in wanted)}
+        missing = {key for key in keys - SEEN_OTHERWISE if not any(covers(known, key) for known in wanted)}
         idle = {known for known in wanted if not any(covers(known, key) for key in keys)}
         if job == "report":
             # The page shows the hash of the whole file, so each section is read, whatever this tiny run shows of it.

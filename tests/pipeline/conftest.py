@@ -23,9 +23,12 @@ def smoke() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A clone in which `dvc repro` has run and everything is committed. Leave it as you found it (`put_back`, `edited`)."""
+    """A clone in which `dvc repro` has run and everything is committed. Leave it as you found it (`put_back`, `edited`).
+
+    The two tasks run side by side, which halves the time.
+    """
     checkout = clone(tmp_path_factory.mktemp("pipeline") / "repo", smoke())
-    log = checkout.dvc("repro")
+    log = checkout.repro_side_by_side("evaluate@affairs_mlp", "evaluate@digits_cnn")
     (checkout.folder.parent / "repro.log").write_text(log)
     checkout.commit("results")
     return checkout

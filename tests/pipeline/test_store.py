@@ -9,7 +9,10 @@ import pytest
 import yaml
 from tests.pipeline.checkout import ROOT, Checkout, clone, environment, ran
 
-pytestmark = pytest.mark.extended
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning"),  # of DVC itself
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,21 @@ def test_an_experiment_with_another_quantile_starts_at_curate(whole: Checkout) -
     earlier = ("data/tasks", "models/target", "data/bank", "data/attributions", "data/curves")
     assert {path for path in before if path.startswith(earlier)} == {path for path in after if path.startswith(earlier)}
     assert all(before[path] == after[path] for path in before if path.startswith(earlier))
+
+
+def test_an_experiment_with_one_explainer_value_reruns_three_jobs(whole: Checkout) -> None:
+    with whole.put_back():
+        before = whole.outputs()
+        log = whole.dvc("exp", "run", "--set-param", "table.explainers.deepfaith_paper.epochs=3")
+        assert ran(log) == {"explain_table@affairs_mlp-deepfaith_paper", "evaluate@affairs_mlp", "report"}
+        after = whole.outputs()
+    changed = {path for path in before if before[path] != after[path]}
+    assert "models/explainers/affairs_mlp/deepfaith_paper" in changed
+    assert not [path for path in changed if "digits_cnn" in path and "gallery" not in path]
+    assert {path for path in changed if path.startswith(("data/", "models/"))} == {
+        "models/explainers/affairs_mlp/deepfaith_paper",
+        "data/evaluation/affairs_mlp",
+    }
 
 
 def test_a_value_put_back_is_found_in_the_run_cache(whole: Checkout) -> None:

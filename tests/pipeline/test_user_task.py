@@ -9,6 +9,8 @@ import yaml
 from tests.pipeline.checkout import ROOT, clone, ran
 from tests.pipeline.conftest import smoke
 
+pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")  # of DVC itself
+
 
 def blocks(language: str) -> list[str]:
     text = (ROOT / "docs/your-model.md").read_text()

@@ -297,9 +297,9 @@ def test_a_loaded_explainer_gives_the_trained_scores(additive: Additive, saved: 
     x = additive.samples.x[:50]
     explainer = load_explainer(folder, additive.game.model, max_batch=16)
     scores = explainer(x)
+    assert explainer.game.passes == 50 * info["passes"] == 50  # no padding, no second look
     expected = trained.network(*view(additive.game, x, trained.layers))
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
-    assert explainer.game.passes == 50 * info["passes"] == 50  # no padding, no second look
     # Spec check 15.
     torch.testing.assert_close(torch.cat([explainer(row) for row in x.split(7)]), scores, atol=1e-5, rtol=0)
     torch.testing.assert_close(load_explainer(folder, additive.game.model)(x), scores, atol=1e-5, rtol=0)

@@ -95,7 +95,10 @@ class Network(nn.Module):
         Returns:
             float32 (B, n), higher = more support for the explained class; exactly 0 where a feature does not exist.
         """
-        local = local if self.shape.tokens else self.local(local) * valid[:, :, None]
+        if not self.shape.tokens:
+            local = self.local(local)
+            if self.shape.kind == "encoder":  # only texts have padding, and only encoders read texts
+                local = local * valid[:, :, None]
         scores = self.body(local, self.context(context), target, valid).float()
         if self.shape.head == "sigmoid":
             scores = scores.sigmoid()

@@ -147,7 +147,10 @@ def _placed(features: Features, activation: Tensor, valid: Tensor, name: str) ->
     if features.kind == "image" and activation.ndim == 4:
         size = (features.rows, features.columns)
         fine = activation.shape[2] >= features.rows and activation.shape[3] >= features.columns
-        grid = F.adaptive_avg_pool2d(activation, size) if fine else F.interpolate(activation, size, mode="bilinear")
+        if activation.shape[2:] == size:  # pooling would copy it
+            grid = activation
+        else:
+            grid = F.adaptive_avg_pool2d(activation, size) if fine else F.interpolate(activation, size, mode="bilinear")
         return grid.flatten(2).transpose(1, 2), activation.mean((2, 3))
     raise ValueError(
         f"layer {name!r} has outputs of shape {tuple(activation.shape)}: they do not lie on {features.kind} features"
