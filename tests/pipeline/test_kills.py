@@ -112,15 +112,15 @@ def back_to_the_commit(checkout: Checkout) -> Iterator[None]:
 )
 def test_a_kill_between_shards(counted: Checkout, tmp_path: Path, job: str, first: str, out: str, after: int) -> None:
     log = tmp_path / "passes"
-    again = ("repro", "--single-item", "--no-run-cache", job)
+    again = ("repro", "--single-item", "--force", job)  # forced: the result is in DVC's cache already
     with back_to_the_commit(counted):
         undisturbed = counted.outputs()
-        counted.dvc(*again, "--force", PASSES=str(log))
+        counted.dvc(*again, PASSES=str(log))
         assert counted.outputs() == undisturbed
         whole = passes(log)
         assert whole > 0
 
-        failed = counted.dvc(*again, "--force", status=None, PASSES=str(log), FAITHLINE_KILL_AFTER_SHARDS=str(after))
+        failed = counted.dvc(*again, status=None, PASSES=str(log), FAITHLINE_KILL_AFTER_SHARDS=str(after))
         assert f"failed to reproduce '{job}'" in failed
         until = passes(log)
         assert 0 < until < whole
@@ -159,11 +159,11 @@ def checkpoints(checkout: Checkout) -> dict[str, int]:
 
 @pytest.mark.parametrize("epoch", [5, EPOCHS - 5], ids=["first", "last"])
 def test_a_kill_in_the_middle_of_training(counted: Checkout, epoch: int) -> None:
-    again = ("repro", "--single-item", "--no-run-cache", EXPLAIN)
+    again = ("repro", "--single-item", "--force", EXPLAIN)
     wanted = f"epoch-{epoch:05d}"
     with back_to_the_commit(counted):
         undisturbed = counted.outputs()
-        process = start(counted, *again, "--force")
+        process = start(counted, *again)
         limit = time.monotonic() + 300
         while wanted not in checkpoints(counted):
             assert process.poll() is None, "the stage ended before it was killed"
