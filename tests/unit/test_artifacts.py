@@ -1,9 +1,6 @@
 """Files that other stages trust."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +40,6 @@ def test_publish_into_a_place_that_cannot_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="file"), artifacts.publish(tmp_path / "file" / "out"):
         pass
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-def test_run_stage_turns_an_expected_fault_into_one_line() -> None:
-    code = "from faithline.artifacts import *\ndef f(): raise ArtifactError('x is missing')\nrun_stage(f)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "src"})
-    assert (done.returncode, done.stderr) == (1, "error: x is missing\n")
-
-
-def test_run_stage_keeps_the_traceback_of_a_bug() -> None:
-    with pytest.raises(KeyError):
-        artifacts.run_stage(lambda: {}["bug"])
 
 
 def test_json_is_quiet_in_a_diff(tmp_path: Path) -> None:
