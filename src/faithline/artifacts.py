@@ -56,14 +56,23 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file atomically."""
-    path = Path(path)
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file to write; when the block ends without error it becomes `path`, otherwise `path` stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    _fsync(temporary)
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        _fsync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
+    with _replacing(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def rounded(value: Json, digits: int = 6) -> Json:
@@ -120,19 +129,16 @@ def write_table(path: str | Path, table: pl.DataFrame | pa.Table, metadata: Mapp
         table = table.to_arrow(compat_level=pl.CompatLevel.oldest())
     words = [f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
     table = table.replace_schema_metadata(dict(sorted((metadata or {}).items())))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(
-        table,
-        temporary,
-        compression="zstd",
-        use_dictionary=words,
-        row_group_size=2048,
-        store_schema=True,
-        write_statistics=True,
-    )
-    _fsync(temporary)
-    os.replace(temporary, path)
+    with _replacing(path) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            use_dictionary=words,
+            row_group_size=2048,
+            store_schema=True,
+            write_statistics=True,
+        )
 
 
 def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pl.DataFrame:
@@ -170,6 +176,8 @@ def read_metadata(path: str | Path) -> dict[str, str]:
     """Schema metadata of a Parquet file, or of the first part of a folder (see `write_table`)."""
     path = Path(path)
     file = min(path.glob("part-*.parquet"), default=path) if path.is_dir() else path
+    if file.is_dir():
+        raise ArtifactError(f"{path} is missing: run `dvc repro` (or `dvc pull`) first")
     try:
         found = pq.read_schema(file).metadata or {}
     except FileNotFoundError as error:
@@ -193,13 +201,12 @@ def maps_column(maps: Tensor) -> pa.Array:
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors as safetensors, atomically; no pickle, and equal content gives equal bytes."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
     contiguous = {name: tensors[name].detach().cpu().contiguous().clone() for name in sorted(tensors)}
-    save_file(contiguous, temporary, metadata=dict(metadata) if metadata else None)
-    _fsync(temporary)
-    os.replace(temporary, path)
+    with _replacing(Path(path)) as temporary:
+        try:
+            save_file(contiguous, temporary, metadata=dict(metadata) if metadata else None)
+        except SafetensorError as error:  # a full disk, for one
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
