@@ -1,14 +1,11 @@
 """Explain samples with one prior method: `python stages/attribute.py TASK METHOD` -> data/attributions/<task>/<method>/."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Attribute the supervised and test samples (the test samples only, where the method does not supervise)."""
-    task, method = sys.argv[1:3]
-    params = config.load()
+    params, (task, method) = config.stage_arguments("task", "method")
 
     from faithline import attributing, engine, seeding, workspace
 

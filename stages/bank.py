@@ -1,14 +1,11 @@
 """Draw each sample's masks and play them once: `python stages/bank.py TASK` -> data/bank/<task>/<use>/."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Make the four uses of one task's bank."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     import pyarrow as pa
     from torch import Tensor

@@ -1,14 +1,11 @@
 """Choose the maps that teach: `python stages/curate.py TASK` -> data/curated/<task>/, reports/curate/<task>.json."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Curate one task."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     from faithline import curating, seeding, workspace
 

@@ -1,14 +1,11 @@
 """Sweep every method's maps: `python stages/curves.py TASK` -> data/curves/<task>/<method>.parquet."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Make the curves of all methods of a task; a method whose curves are known is not swept again."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     from faithline import seeding, sweeping, workspace
 

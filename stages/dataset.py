@@ -1,14 +1,11 @@
 """Freeze one task's samples, splits and features: `python stages/dataset.py TASK` -> data/tasks/<task>/."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Make the samples with the task's own file, check them and write them."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     from faithline import dataset, seeding, targets
 

@@ -1,14 +1,11 @@
 """Judge every candidate: `python stages/evaluate.py TASK` -> data/evaluation/<task>/, reports/evaluation|metrics/<task>.json."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Evaluate one task."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     from faithline import evaluation, seeding, workspace
 

@@ -1,14 +1,11 @@
 """Train one explainer: `python stages/explain.py TASK EXPLAINER` -> models/explainers/<task>/<explainer>/."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Train (or finish training) one explainer of one task and publish it."""
-    task, explainer = sys.argv[1:3]
-    params = config.load()
+    params, (task, explainer) = config.stage_arguments("task", "explainer")
 
     from faithline import explaining, seeding, workspace
 

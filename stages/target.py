@@ -1,14 +1,11 @@
 """Train the model to be explained, or take it as it is: `python stages/target.py TASK` -> models/target/<task>/."""
 
-import sys
-
 from faithline import config
 
 
 def main() -> None:
     """Build, train and save one task's target with its predictions."""
-    task = sys.argv[1]
-    params = config.load()
+    params, (task,) = config.stage_arguments("task")
 
     from faithline import dataset, seeding, targets
 

@@ -6,6 +6,8 @@ nothing heavy: a wrong value is reported in a fraction of a second, before torch
     python -m faithline.config            # validate ./params.yaml
 """
 
+import hashlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -219,6 +221,10 @@ class Methods(Section):
         methods._order = tuple(data) if isinstance(data, dict) else data._order
         return methods
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a method is configured."""
+        return name in type(self).model_fields and getattr(self, name) is not None
+
     def names(self) -> list[str]:
         """The configured methods in the order of `params.yaml`, which is the order of de-duplication."""
         return [name for name in self._order if getattr(self, name) is not None]
@@ -332,6 +338,10 @@ class Params(Section):
         """The modality section that a task belongs to."""
         return {"table": self.table, "text": self.text, "image": self.image}[self.tasks[task].modality]
 
+    def sha256(self) -> str:
+        """Digest of all values."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
     @model_validator(mode="after")
     def _sections_agree(self) -> "Params":
         faults: list[str] = []
@@ -430,6 +440,31 @@ def load(path: str | Path = "params.yaml") -> Params:
         return parse(Path(path).read_text(encoding="utf-8"), str(path))
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         sys.exit(str(error))
+
+
+def stage_arguments(*kinds: Literal["task", "method", "explainer"]) -> tuple[Params, list[str]]:
+    """The params and the names that a stage script is started with.
+
+    Exits with status 1 and one line if the number of names is wrong or the params do not know one of them.
+
+    Args:
+        kinds: What each command-line argument names; the task comes first.
+    """
+    names = sys.argv[1:]
+    if len(names) != len(kinds):
+        sys.exit(f"usage: python {sys.argv[0]} {' '.join(kind.upper() for kind in kinds)}")
+    params = load()
+    for kind, name in zip(kinds, names, strict=True):
+        if kind == "task":
+            known: Methods | dict[str, TaskSettings] | dict[str, ExplainerSettings] = params.tasks
+        elif kind == "method":
+            known = params.modality(names[0]).methods
+        else:
+            known = params.modality(names[0]).explainers
+        if name not in known:
+            there = known.names() if isinstance(known, Methods) else known
+            sys.exit(f"error: no {kind} {name!r} in params.yaml; there are: {', '.join(there)}")
+    return params, names
 
 
 if __name__ == "__main__":

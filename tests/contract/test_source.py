@@ -111,7 +111,13 @@ def test_public_names_are_there() -> None:
         fl.atribute  # noqa: B018
 
 
-@pytest.mark.parametrize("path", STAGES, ids=name)
+NAMES = {"attribute": ["digits_cnn", "lime"], "explain": ["digits_cnn", "deepfaith"], "report": []}
+"""What a stage script is started with, where that is not a task alone."""
+
+READ_PARAMS = [path for path in STAGES if path.stem != "manifest"]
+
+
+@pytest.mark.parametrize("path", READ_PARAMS, ids=name)
 def test_a_bad_value_stops_each_stage_before_torch(path: Path, tmp_path: Path) -> None:
     text = (ROOT / "params.yaml").read_text()
     broken = re.sub(r"quantile: [0-9.]+", "quantile: 1.7", text)
@@ -120,7 +126,7 @@ def test_a_bad_value_stops_each_stage_before_torch(path: Path, tmp_path: Path) -
     (tmp_path / "src").symlink_to(ROOT / "src")
     done = run(
         "import runpy, sys\n"
-        f"sys.argv = [{str(path)!r}, 'digits_cnn', 'lime']\n"
+        f"sys.argv = {[str(path), *NAMES.get(path.stem, ['digits_cnn'])]}\n"
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally:\n    print(sorted({'torch', 'polars', 'pyarrow', 'numpy', 'captum'} & set(sys.modules)))",
         tmp_path,
@@ -132,6 +138,24 @@ def test_a_bad_value_stops_each_stage_before_torch(path: Path, tmp_path: Path) -
     ]
     assert done.stdout.strip() in ("", "[]"), f"{name(path)} imports {done.stdout} before it reads params.yaml"
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("params.yaml", "src")] == [], "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "message"),
+    [
+        ("bank", ["nowhere"], "error: no task 'nowhere' in params.yaml; there are: affairs_mlp"),
+        ("attribute", ["digits_cnn", "magic"], "error: no method 'magic' in params.yaml; there are: saliency"),
+        ("attribute", ["digits_cnn", "exact_shapley"], "error: no method 'exact_shapley' in params.yaml"),  # known, not used
+        ("explain", ["digits_cnn", "lime"], "error: no explainer 'lime' in params.yaml; there are: deepfaith"),
+        ("explain", ["digits_cnn"], "usage: python stages/explain.py TASK EXPLAINER"),
+    ],
+)
+def test_a_stage_started_with_a_name_that_params_do_not_know(stage: str, words: list[str], message: str) -> None:
+    command = [sys.executable, f"stages/{stage}.py", *words]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": "src"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("path", STAGES, ids=name)

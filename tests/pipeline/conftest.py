@@ -9,7 +9,7 @@ from tests.pipeline.checkout import ROOT, Checkout, clone
 
 
 def smoke() -> dict[str, Any]:
-    """The smoke preset without its text task: two modalities, 20 jobs, no download."""
+    """The smoke preset without its text task: two modalities, 21 jobs, no download."""
     params = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
     del params["tasks"]["reviews_transformer"]
     params["text"]["tasks"] = []
@@ -28,7 +28,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     The two tasks run side by side, which halves the time.
     """
     checkout = clone(tmp_path_factory.mktemp("pipeline") / "repo", smoke())
-    log = checkout.repro_side_by_side("evaluate@affairs_mlp", "evaluate@digits_cnn")
+    log = checkout.dvc("repro", "manifest")
+    log += checkout.repro_side_by_side("evaluate@affairs_mlp", "evaluate@digits_cnn")
     (checkout.folder.parent / "repro.log").write_text(log)
     checkout.commit("results")
     return checkout

@@ -59,8 +59,8 @@ def _pieces(features: Features, x: Tensor) -> Tensor:
         return x
     if features.kind == "table":
         return x[:, :, None]
-    size = (features.shape[1] // features.rows, features.shape[2] // features.columns)
-    return F.unfold(x.contiguous(), kernel_size=size, stride=size).transpose(1, 2)
+    tiles = x.unflatten(3, (features.columns, -1)).unflatten(2, (features.rows, -1))  # (B, C, rows, h, columns, w)
+    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # F.unfold gives the same, image by image
 
 
 @torch.no_grad()

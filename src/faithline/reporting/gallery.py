@@ -213,8 +213,11 @@ def scale(maps: np.ndarray, modality: str) -> np.ndarray:
 
 
 def grey(samples: Samples, sample: int) -> np.ndarray:
-    """The input as a grey picture in [0, 1], (H, W), its normalisation undone."""
+    """The input as a grey picture in [0, 1], (H, W), normalisation undone; over its own range where that is unknown."""
     x = samples.x[sample].double()
+    if "mean" not in samples.preprocessing:
+        low, high = x.min(), x.max()
+        return ((x - low) / (high - low).clamp(min=1e-12)).mean(0).numpy()
     mean = torch.tensor(samples.preprocessing["mean"], dtype=torch.float64).reshape(-1, 1, 1)
     std = torch.tensor(samples.preprocessing["std"], dtype=torch.float64).reshape(-1, 1, 1)
     return (x * std + mean).mean(0).clamp(0, 1).numpy()
@@ -262,10 +265,11 @@ def _fit(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def words(samples: Samples, sample: int) -> list[str]:
-    """Tokens of a text without its padding."""
-    vocabulary = samples.preprocessing["vocabulary"]
+    """Tokens of a text without its padding; their ids where the task gives no vocabulary."""
     ids = samples.x[sample]
-    return [vocabulary[int(i)] for i in ids[samples.features.valid(ids[None])[0]]]
+    present = ids[samples.features.valid(ids[None])[0]].tolist()
+    vocabulary = samples.preprocessing.get("vocabulary")
+    return [vocabulary[i] if vocabulary else f"#{i}" for i in present]
 
 
 def _texts(samples: Samples, sample: Sample, maps: Mapping[str, np.ndarray]) -> Entry:
@@ -288,7 +292,8 @@ def top_columns(maps: Mapping[str, np.ndarray]) -> list[int]:
 
 
 def _bars(samples: Samples, sample: Sample, maps: Mapping[str, np.ndarray]) -> Entry:
-    mean, std = samples.preprocessing["mean"], samples.preprocessing["std"]
+    columns = samples.features.n
+    mean, std = samples.preprocessing.get("mean", [0.0] * columns), samples.preprocessing.get("std", [1.0] * columns)
     rows = []
     for i in top_columns(maps):
         value = float(samples.x[sample.sample_id, i]) * std[i] + mean[i]

@@ -12,7 +12,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faithline import dataset
-from faithline.artifacts import file_sha256, read_json, read_table
+from faithline.artifacts import read_json, read_table
 from faithline.config import Params
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
@@ -202,7 +202,7 @@ class Inputs:
 
     Attributes:
         params: The validated `params.yaml`.
-        params_sha256: SHA-256 of its bytes.
+        params_sha256: SHA-256 of its values (comments and layout left out, as DVC leaves them out).
         versions: Version of each library that moves numbers.
         tasks: Results by task, in the order of `params.yaml`.
         benchmarks: Timings (`benchmarks/results.json`), empty where the file is not there.
@@ -233,7 +233,7 @@ def read(params: Params, root: str | Path) -> Inputs:
     benchmarks = root / "benchmarks/results.json"
     return Inputs(
         params=params,
-        params_sha256=file_sha256(root / "params.yaml"),
+        params_sha256=params.sha256(),
         versions={name: version(name) for name in LIBRARIES},
         tasks={name: _read_task(params, root, name) for name in params.tasks},
         benchmarks=read_json(benchmarks) if benchmarks.exists() else {},
