@@ -103,7 +103,7 @@ def test_modules_are_loaded_by_name_in_known_places_only() -> None:
     assert users == {"src/faithline/__init__.py", "src/faithline/attributions/run.py", "src/faithline/targets.py"}
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "stages").glob("*.py")))
+@pytest.mark.parametrize("script", ["attribute.py", "evaluate.py", "report.py"])
 def test_what_a_stage_loads_is_in_its_closure(script: str) -> None:
     """The reading of imports against Python's own: everything that importing the script's imports brings in is listed."""
     found = {path.relative_to(ROOT).as_posix() for path in closure(ROOT / "stages" / script, ROOT / "src")}
