@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Law, Masks, all_keep_sets, draw
 from faithline.config import MAX_EXACT_FEATURES, Methods, MethodSettings, MetricSettings
@@ -74,7 +75,7 @@ def attribute(
     if module.MASKS is not None:
         masks = play(game, x, target, module.MASKS[1], getattr(chosen, "masks", DEFAULT_MASKS), seed=derive(seed, name))
     seeds = torch.tensor([derive(seed, name, i) for i in range(len(x))])
-    maps = attribute_by_name(name, game, x, target, chosen, masks=masks, background=background, seeds=seeds)
+    maps = attribute_by_name(name, Query(game, x, target, masks, background, seeds), chosen)
     return game.features.to_features(maps)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from faithline.artifacts import maps_column
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Bank, Masks, Use
 from faithline.config import MAX_EXACT_FEATURES, MethodSettings
@@ -79,9 +80,7 @@ class Job:
             masks = self.bank.masks(ids, law)
         seeds = torch.tensor([derive(workspace.params.seed, self.method, workspace.task, i) for i in ids.tolist()])
         before = workspace.game.passes
-        maps = attribute_by_name(
-            self.method, workspace.game, x, explained, self.settings, masks=masks, background=self.background, seeds=seeds
-        )
+        maps = attribute_by_name(self.method, Query(workspace.game, x, explained, masks, self.background, seeds), self.settings)
         passes = workspace.game.passes - before
         features = workspace.samples.features
         if maps.shape[1:] == (features.n,) and features.kind == "image":

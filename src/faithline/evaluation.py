@@ -12,6 +12,7 @@ from torch import Tensor
 
 from faithline import workspace
 from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import all_keep_sets
 from faithline.config import MethodSettings, Params
@@ -129,11 +130,11 @@ def _exact_references(opened: Workspace, judge: Judge) -> dict[str, tuple[str, T
         return {}
     masks = opened.bank("evaluation").masks(judge.sample_ids, "all")
     settings = MethodSettings(role="reference")
-    seeds = judge.sample_ids
+    query = Query(opened.game, judge.x, judge.target, masks, None, judge.sample_ids)
     return {
         name: (
             "reference",
-            attribute_by_name(name, opened.game, judge.x, judge.target, settings, masks=masks, background=None, seeds=seeds),
+            attribute_by_name(name, query, settings),
             float(len(all_keep_sets(table.n))),
         )
         for name in EXACT_REFERENCES

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import LAWS, Masks, all_keep_sets
 from faithline.config import (
@@ -157,9 +158,7 @@ def explain(name: str, case: Case, rows: Tensor | None = None, output: str = "pr
     rows = torch.arange(len(case.x)) if rows is None else rows
     x, target, seeds = case.x[rows], case.target[rows], case.seeds[rows]
     masks = masks_for(name, case.game, x, target, seeds)
-    return attribute_by_name(
-        name, case.game, x, target, settings_of(name, output), masks=masks, background=case.background, seeds=seeds
-    )
+    return attribute_by_name(name, Query(case.game, x, target, masks, case.background, seeds), settings_of(name, output))
 
 
 # ------------------------------------------------------------------------------------------------------------------ axioms
@@ -174,8 +173,7 @@ def test_every_method_has_the_same_interface(name: str) -> None:
         use, law = module.MASKS
         assert law in (*LAWS[use], "all")
     signature = inspect.signature(module.attribute)
-    assert list(signature.parameters) == ["game", "x", "target", "settings", "masks", "background", "seeds"]
-    assert all(signature.parameters[key].kind is inspect.Parameter.KEYWORD_ONLY for key in ("masks", "background", "seeds"))
+    assert list(signature.parameters) == ["query", "settings"]
     assert all(signature.parameters[key].default is inspect.Parameter.empty for key in signature.parameters)
 
 
@@ -238,9 +236,7 @@ def test_every_forward_pass_is_counted(name: str, kind: str) -> None:
     case = make_case(kind)
     masks = masks_for(name, case.game, case.x, case.target, case.seeds)
     before = case.game.passes
-    attribute_by_name(
-        name, case.game, case.x, case.target, settings_of(name), masks=masks, background=case.background, seeds=case.seeds
-    )
+    attribute_by_name(name, Query(case.game, case.x, case.target, masks, case.background, case.seeds), settings_of(name))
     windows = {"table": 5 * 6, "image": 2 * 6, "text": 6 + 1 + 3 + 1 + 5 + 2}[kind]
     expected = {
         "saliency": 6,
@@ -316,9 +312,7 @@ def test_a_linear_model_gets_its_own_weights_back(name: str) -> None:
     }.get(name, lambda: effect)
     if name == "expected_gradients":  # its reference is a random background row: exact only in the mean
         many = ExpectedGradientsSettings(role="supervision", output="logit", samples=4000)
-        maps = attribute_by_name(
-            name, case.game, case.x, case.target, many, masks=None, background=case.background, seeds=case.seeds
-        )
+        maps = attribute_by_name(name, Query(case.game, case.x, case.target, None, case.background, case.seeds), many)
         torch.testing.assert_close(maps, weight * (case.x - case.background.mean(0)), atol=0.05, rtol=0)
     else:
         # The ridge of LIME shrinks a little.
@@ -389,26 +383,18 @@ def test_a_model_that_ignores_its_input_explains_nothing(name: str, kind: str) -
 
 def test_run_refuses_what_does_not_belong_together() -> None:
     case = make_case("table")
-    rest = {"masks": None, "background": None, "seeds": case.seeds}
+    query = Query(case.game, case.x, case.target, None, None, case.seeds)
     with pytest.raises(ValueError, match="method 'gradient': must be one of"):
         load_method("gradient")
     with pytest.raises(ValueError, match="lime needs the bernoulli masks of the bank's fitting use"):
-        attribute_by_name("lime", case.game, case.x, case.target, settings_of("lime"), **rest)
+        attribute_by_name("lime", query, settings_of("lime"))
     masks = masks_for("lime", case.game, case.x, case.target, case.seeds)
+    fewer = Query(case.game, case.x[:5], case.target[:5], masks, None, case.seeds[:5])
     with pytest.raises(ValueError, match=r"masks \(6, 40, 6\) do not belong to 5 inputs"):
-        attribute_by_name(
-            "lime",
-            case.game,
-            case.x[:5],
-            case.target[:5],
-            settings_of("lime"),
-            masks=masks,
-            background=None,
-            seeds=case.seeds[:5],
-        )
+        attribute_by_name("lime", fewer, settings_of("lime"))
     with pytest.raises(ValueError, match=r"inputs have shape \(4,\)"):
-        attribute_by_name("saliency", case.game, case.x[:, :4], case.target, settings_of("saliency"), **rest)
+        attribute_by_name("saliency", replace(query, x=case.x[:, :4]), settings_of("saliency"))
     with pytest.raises(ValueError, match="6 inputs, 2 targets and 6 seeds"):
-        attribute_by_name("saliency", case.game, case.x, case.target[:2], settings_of("saliency"), **rest)
-    with pytest.raises(ValueError, match="expected_gradients needs background inputs"):
-        attribute_by_name("expected_gradients", case.game, case.x, case.target, settings_of("expected_gradients"), **rest)
+        attribute_by_name("saliency", replace(query, target=case.target[:2]), settings_of("saliency"))
+    with pytest.raises(ValueError, match="needs background inputs, and got none"):
+        attribute_by_name("expected_gradients", query, settings_of("expected_gradients"))

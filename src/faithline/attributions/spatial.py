@@ -1,0 +1,53 @@
+"""What the class activation maps share: the layer they look at, what it says, and how a coarse map becomes one of pixels."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from faithline.attributions.query import DoesNotFit
+from faithline.masking import GradientView
+
+
+@torch.no_grad()
+def last_spatial_layer(model: nn.Module, image: Tensor) -> nn.Module:
+    """The module that finishes last among those whose output is (B, C, H, W) with H * W > 1; found on one forward pass.
+
+    Raises:
+        DoesNotFit: If there is none.
+    """
+    found: list[nn.Module] = []
+
+    def note(module: nn.Module, _args: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
+            found.append(module)
+
+    handles = [module.register_forward_hook(note) for module in model.modules() if module is not model]
+    try:
+        model(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found:
+        raise DoesNotFit(f"no module of {type(model).__name__} gives an output (B, C, H, W) with more than one cell")
+    return found[-1]
+
+
+def activations_and_gradients(view: GradientView, layer: nn.Module, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """What a layer gives, and the gradient of each row's class value with respect to it: (B, C, H, W) twice, float32.
+
+    One forward and backward pass a row. `view.inputs` must require a gradient.
+    """
+    recorded: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda _module, _args, output: recorded.append(output))
+    try:
+        with torch.enable_grad():
+            value = view.module(view.inputs, *view.extra).gather(1, classes[:, None]).sum()
+            (gradient,) = torch.autograd.grad(value, recorded[-1])
+    finally:
+        handle.remove()
+    return recorded[-1].detach().float(), gradient.float()
+
+
+def enlarge(coarse: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, C, h, w) at the size of the image, bilinear."""
+    return F.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
