@@ -70,7 +70,13 @@ def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
         DoesNotFit: If the model has no attention layer.
     """
     weights: list[Tensor] = []
-    handles = [layer.register_forward_hook(lambda _m, _a, output: weights.append(output)) for layer in layers(model)]
+
+    def record(_module: nn.Module, _args: object, output: Tensor) -> None:
+        if torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_()  # attention that does not depend on the input has a gradient all the same
+        weights.append(output)
+
+    handles = [layer.register_forward_hook(record) for layer in layers(model)]
     fused = [(module, module.fused_attn) for module in _fused(model)]
     try:
         for module, _ in fused:

@@ -68,7 +68,7 @@ def misfit(model: nn.Module) -> str | None:
         return f"no propagation rule for {', '.join(unknown)} of {type(model).__name__}"
     try:
         graph = fx.Tracer().trace(model)
-    except (fx.proxy.TraceError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:  # what the tracer says of code that it cannot follow
         return f"{type(model).__name__} cannot be traced as a graph of layers ({error})"
     for node in graph.nodes:
         if node.op == "get_attr" or (node.op in ("call_function", "call_method") and node.target not in RESHAPING_FUNCTIONS):

@@ -10,7 +10,10 @@ from faithline.masking import GradientView
 
 @torch.no_grad()
 def last_spatial_layer(model: nn.Module, image: Tensor) -> nn.Module:
-    """The module that finishes last among those whose output is (B, C, H, W) with H * W > 1; found on one forward pass.
+    """The module that finishes last among those whose output is a grid over the image; found on one forward pass.
+
+    A grid is an output (B, C, H, W) of more than one cell, no finer than the image and stretched as it is, within a third: the
+    heads of an attention, (B, heads, tokens, width), are none.
 
     Raises:
         DoesNotFit: If there is none.
@@ -19,7 +22,9 @@ def last_spatial_layer(model: nn.Module, image: Tensor) -> nn.Module:
 
     def note(module: nn.Module, _args: object, output: object) -> None:
         if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
-            found.append(module)
+            down, across = image.shape[2] / output.shape[2], image.shape[3] / output.shape[3]
+            if min(down, across) >= 1 and max(down, across) <= min(down, across) * 4 / 3:
+                found.append(module)
 
     handles = [module.register_forward_hook(note) for module in model.modules() if module is not model]
     try:
