@@ -42,7 +42,7 @@ from faithline.attributions import (
 )
 from faithline.attributions.least_squares import efficient_ridge, weighted_ridge
 from faithline.attributions.query import Query
-from faithline.attributions.spatial import last_spatial_layer
+from faithline.attributions.spatial import last_grid
 from faithline.bank import Masks, all_keep_sets
 from faithline.config import (
     BanzhafSettings,
@@ -291,7 +291,7 @@ def test_deeplift_of_a_text_measures_against_the_removing_token(text: tuple[Mask
 
 def test_grad_cam_is_captums_signed_map_enlarged(image: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = image
-    layer = last_spatial_layer(game.model, x[:1])
+    layer = last_grid(game.model, x[:1]).layer
     assert layer is game.model[4]
     maps = grad_cam.attribute(ask(game, x, target), LOGIT)
     coarse = LayerGradCam(game.model, layer).attribute(x.clone().requires_grad_(), target).detach()
@@ -304,9 +304,9 @@ def test_grad_cam_is_captums_signed_map_enlarged(image: tuple[MaskedModel, Tenso
 def test_grad_cam_skips_pooled_layers_and_refuses_a_model_without_a_grid() -> None:
     convolution = nn.Conv2d(1, 3, 3)
     pooled = nn.Sequential(nn.Sequential(convolution, nn.ReLU()), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    assert last_spatial_layer(pooled, torch.zeros(1, 1, 6, 6)) is pooled[0]
+    assert last_grid(pooled, torch.zeros(1, 1, 6, 6)).layer is pooled[0]
     with pytest.raises(ValueError, match="no module of Sequential gives an output"):
-        last_spatial_layer(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), torch.zeros(1, 1, 6, 6))
+        last_grid(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), torch.zeros(1, 1, 6, 6))
 
 
 # ------------------------------------------------------------------------------------------------------- removal of features

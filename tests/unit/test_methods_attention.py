@@ -219,7 +219,7 @@ def test_attention_does_not_fit_what_has_none_or_does_not_say_how_it_pools(modul
     convolution = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     mapped = TinyViT(2, (12, 8), 4, 3)
     mapped.global_pool = "map"
-    for model, message in ((convolution, "Sequential has no attention layer"), (mapped, "TinyViT does not say on which grid")):
+    for model, message in ((convolution, "Sequential has no attention layer"), (mapped, "TinyViT pools its tokens by .map.")):
         game = MaskedModel(model, features, Baseline.zero(), max_batch=8)
         with pytest.raises(DoesNotFit, match=message):
             module.attribute(ask(game, x, target), settings)

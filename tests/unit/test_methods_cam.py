@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tiny_vit import TinyViT
 from torch import Tensor, nn
 
 from faithline.attributions import grad_cam, grad_cam_plus_plus, score_cam
 from faithline.attributions.query import DoesNotFit, Query
-from faithline.attributions.spatial import activations_and_gradients, last_spatial_layer
+from faithline.attributions.spatial import activations_and_gradients, last_grid
 from faithline.config import GradientSettings, ScoreCamSettings
 from faithline.masking import Baseline, Features, MaskedModel
 
@@ -55,29 +56,37 @@ def channels(x: Tensor) -> Tensor:
 
 def test_the_layer_says_what_it_gives_and_what_the_class_makes_of_it(pooled: tuple[MaskedModel, Tensor]) -> None:
     game, x = pooled
-    layer = last_spatial_layer(game.model, x[:1])
-    assert layer is game.model[1]
+    grid = last_grid(game.model, x[:1])
+    assert grid.layer is game.model[1]
     view = game.gradient_view(x.clone().requires_grad_(), "logit")
     view.inputs.requires_grad_()
-    activation, gradient = activations_and_gradients(view, layer, torch.zeros(3, dtype=torch.long))
+    activation, gradient = activations_and_gradients(view, grid, torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(activation, channels(x))
     torch.testing.assert_close(gradient, (HEAD[0] / 4).reshape(1, 3, 1, 1).expand(3, 3, 2, 2))
 
 
-def test_the_layer_has_the_shape_of_an_image() -> None:
-    """The heads of an attention, (B, heads, T, width), are stretched otherwise than the image: no grid over it."""
-
-    class Heads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patches, self.norm, self.head = nn.Conv2d(1, 8, 4, stride=4), nn.Identity(), nn.Linear(8, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            tokens = self.patches(x).flatten(2).mT
-            return self.head(self.norm(tokens.unflatten(2, (2, 4)).transpose(1, 2)).transpose(1, 2).flatten(2).mean(1))
-
-    model = Heads()
-    assert last_spatial_layer(model, torch.zeros(1, 1, 16, 16)) is model.patches
+@pytest.mark.parametrize("pool", ["token", "avg"])
+def test_a_vision_transformer_is_seen_at_the_input_of_its_last_attention(pool: str) -> None:
+    torch.manual_seed(3)
+    model = TinyViT(2, (12, 8), 4, 3, pool).eval()
+    x = torch.randn(3, 2, 12, 8)
+    game = MaskedModel(model, Features("image", (2, 12, 8), 3, 2), Baseline.zero(), max_batch=8)
+    maps = {module: module.attribute(ask(game, x, 2), LOGIT) for module in (grad_cam, grad_cam_plus_plus)}
+    assert game.passes == 6  # nothing had to be searched
+    tokens = torch.cat([model.cls_token.expand(3, -1, -1), model.patch_embed(x)], 1)
+    tokens = (tokens + model.blocks[0](tokens)).detach().requires_grad_()
+    seen = tokens * 1  # what the last attention sees, apart from what skips it
+    last = tokens + model.blocks[1](seen)
+    value = model.head(last[:, 0] if pool == "token" else last[:, 1:].mean(1))[:, 2].sum()
+    gradient = torch.autograd.grad(value, seen)[0][:, 1:]
+    activation = tokens.detach()[:, 1:]
+    plain = (activation * gradient.mean(1, keepdim=True)).sum(2)
+    weight = (gradient.relu() / (2 + activation.sum(1, keepdim=True) * gradient).clamp(min=1)).sum(1, keepdim=True)
+    plus = (activation * weight).sum(2)
+    for module, expected in ((grad_cam, plain), (grad_cam_plus_plus, plus)):
+        fine = F.interpolate(expected.reshape(3, 1, 3, 2), size=(12, 8), mode="bilinear", align_corners=False)[:, 0]
+        torch.testing.assert_close(maps[module], fine, atol=1e-5, rtol=1e-4)
+        assert (fine != 0).any()
 
 
 def test_grad_cam_plus_plus_by_hand(pooled: tuple[MaskedModel, Tensor]) -> None:

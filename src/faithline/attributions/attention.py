@@ -45,7 +45,7 @@ def layers(model: nn.Module) -> list[nn.Module]:
     Raises:
         DoesNotFit: If there are none.
     """
-    found: list[nn.Module] = [module.get_submodule("attn_drop") for module in _fused(model)]
+    found: list[nn.Module] = [module.get_submodule("attn_drop") for module in timm_attention(model)]
     for name, module in model.named_modules():
         if name.endswith("attention.softmax") and isinstance(module, nn.Softmax):
             found.append(module)
@@ -54,8 +54,8 @@ def layers(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _fused(model: nn.Module) -> list[nn.Module]:
-    """timm's attention modules; they compute weights that can be seen only where `fused_attn` is off."""
+def timm_attention(model: nn.Module) -> list[nn.Module]:
+    """timm's attention modules, known by their attributes; their weights can be seen only where `fused_attn` is off."""
     return [module for module in model.modules() if hasattr(module, "fused_attn") and hasattr(module, "attn_drop")]
 
 
@@ -77,7 +77,7 @@ def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
         weights.append(output)
 
     handles = [layer.register_forward_hook(record) for layer in layers(model)]
-    fused = [(module, module.fused_attn) for module in _fused(model)]
+    fused = [(module, module.fused_attn) for module in timm_attention(model)]
     try:
         for module, _ in fused:
             module.fused_attn = False  # type: ignore[assignment]
@@ -99,14 +99,26 @@ def tokens(model: nn.Module, features: Features, x: Tensor) -> Tokens:
     if features.kind == "text":
         valid = features.valid(x).float()
         return Tokens(valid / valid.sum(1, keepdim=True).clamp(min=1), 0, (features.n,))
-    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    first, pool = getattr(model, "num_prefix_tokens", None), getattr(model, "global_pool", None)
-    if grid is None or first is None or pool not in ("token", "avg") or (pool == "token" and first == 0):
-        raise DoesNotFit(f"{type(model).__name__} does not say on which grid its tokens lie, or how it pools them")
-    count = first + grid[0] * grid[1]
-    pooled = torch.zeros(count, device=x.device)
+    first, rows, columns = token_grid(model)
+    pool = getattr(model, "global_pool", None)
+    if pool not in ("token", "avg") or (pool == "token" and first == 0):
+        raise DoesNotFit(f"{type(model).__name__} pools its tokens by {pool!r}: attention can be followed to `token` and `avg`")
+    pooled = torch.zeros(first + rows * columns, device=x.device)
     if pool == "token":
         pooled[0] = 1
     else:
-        pooled[first:] = 1 / (grid[0] * grid[1])
-    return Tokens(pooled.expand(len(x), -1), first, tuple(grid))
+        pooled[first:] = 1 / (rows * columns)
+    return Tokens(pooled.expand(len(x), -1), first, (rows, columns))
+
+
+def token_grid(model: nn.Module) -> tuple[int, int, int]:
+    """Tokens of a timm vision Transformer before those of the image, and the rows and columns of these.
+
+    Raises:
+        DoesNotFit: If the model does not say.
+    """
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    first = getattr(model, "num_prefix_tokens", None)
+    if grid is None or first is None:
+        raise DoesNotFit(f"{type(model).__name__} does not say on which grid its tokens lie")
+    return int(first), int(grid[0]), int(grid[1])

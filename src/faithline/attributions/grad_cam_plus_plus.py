@@ -1,11 +1,11 @@
-"""Grad-CAM++ on the last layer that still has a spatial grid."""
+"""Grad-CAM++ on the last layer that is laid out over the image."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithline.attributions.gradients import chunks
 from faithline.attributions.query import Query
-from faithline.attributions.spatial import activations_and_gradients, enlarge, last_spatial_layer
+from faithline.attributions.spatial import Grid, activations_and_gradients, enlarge, last_grid
 from faithline.config import GradientSettings
 
 MODALITIES: tuple[str, ...] = ("image",)
@@ -13,7 +13,7 @@ MASKS: tuple[str, str] | None = None
 
 
 def attribute(query: Query, settings: GradientSettings) -> Tensor:
-    """Activations of the last spatial layer, each channel weighted by its positive gradients, enlarged bilinearly.
+    """Activations of the last grid, each channel weighted by its positive gradients, enlarged bilinearly.
 
     A channel weighs w = sum_ij a_ij relu(g_ij), with a_ij = g_ij^2 / (2 g_ij^2 + A g_ij^3) = 1 / (2 + A g_ij), where g is the
     gradient of the class value and A the sum of the channel's activations. The paper's closed form takes the exponential of the
@@ -31,17 +31,17 @@ def attribute(query: Query, settings: GradientSettings) -> Tensor:
         Maps (B, H, W), float32: higher = more support for the class.
 
     Raises:
-        DoesNotFit: If no module of the model gives an output (B, C, H, W) with H * W > 1.
+        DoesNotFit: If no layer of the model is laid out over the image (`spatial.last_grid`).
 
     Source:
         Chattopadhay et al., Grad-CAM++, WACV 2018, equations 5 and 19, without the ReLU of the map.
     """
     maps = []
-    layer: nn.Module | None = None
+    grid: Grid | None = None
     for _, view, classes in chunks(query, settings.output, 1):
-        if layer is None:
-            layer = last_spatial_layer(query.game.model, view.inputs[:1].detach())
-        activation, gradient = activations_and_gradients(view, layer, classes)
+        if grid is None:
+            grid = last_grid(query.game.model, view.inputs[:1].detach())
+        activation, gradient = activations_and_gradients(view, grid, classes)
         share = 1 / (2 + activation.sum((2, 3), keepdim=True) * gradient).clamp(min=1)
         weight = (share * gradient.relu()).sum((2, 3), keepdim=True)
         coarse = (weight * activation).sum(1, keepdim=True)

@@ -1,11 +1,11 @@
-"""Score-CAM: channels of the last spatial layer weighted by what the model says of the image seen through them."""
+"""Score-CAM: channels of the last grid weighted by what the model says of the image seen through them."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithline.attributions.gradients import chunks
 from faithline.attributions.query import Query
-from faithline.attributions.spatial import activations_and_gradients, enlarge, last_spatial_layer
+from faithline.attributions.spatial import Grid, activations_and_gradients, enlarge, last_grid
 from faithline.config import ScoreCamSettings
 from faithline.masking import MaskedModel, class_value
 
@@ -14,7 +14,7 @@ MASKS: tuple[str, str] | None = None
 
 
 def attribute(query: Query, settings: ScoreCamSettings) -> Tensor:
-    """Activations of the last spatial layer weighted by f(image seen through the channel) - f(removed image), enlarged.
+    """Activations of the last grid weighted by f(image seen through the channel) - f(removed image), enlarged.
 
     A channel's activations, enlarged to the image and stretched to [0, 1], blend the image with what the game puts in the place
     of removed features (of a background its first row). A channel that is the same everywhere shows nothing and weighs 0. Only
@@ -32,7 +32,7 @@ def attribute(query: Query, settings: ScoreCamSettings) -> Tensor:
         Maps (B, H, W), float32: higher = more support for the class.
 
     Raises:
-        DoesNotFit: If no module of the model gives an output (B, C, H, W) with H * W > 1.
+        DoesNotFit: If no layer of the model is laid out over the image (`spatial.last_grid`).
 
     Source:
         Wang et al., Score-CAM, CVPR workshops 2020, section 3 (channel-wise increase of confidence); the choice of channels is
@@ -40,11 +40,11 @@ def attribute(query: Query, settings: ScoreCamSettings) -> Tensor:
     """
     game = query.game
     maps = []
-    layer: nn.Module | None = None
+    grid: Grid | None = None
     for part, view, classes in chunks(query, settings.output, 1):
-        if layer is None:
-            layer = last_spatial_layer(game.model, view.inputs[:1].detach())
-        activation, gradient = activations_and_gradients(view, layer, classes)
+        if grid is None:
+            grid = last_grid(game.model, view.inputs[:1].detach())
+        activation, gradient = activations_and_gradients(view, grid, classes)
         # Stable, so that the choice among equals does not depend on the batch.
         order = gradient.mean((2, 3)).abs().argsort(dim=1, descending=True, stable=True)[:, : settings.channels]
         chosen = activation.take_along_dim(order[:, :, None, None], dim=1)
