@@ -62,11 +62,11 @@ def write_misfit(folder: Path, reason: str, metadata: Mapping[str, str]) -> None
         write_json(partial / MISFIT, {**metadata, "reason": reason})
 
 
-def read_misfit(folder: Path) -> str | None:
+def read_misfit(folder: Path, target_sha256: str) -> str | None:
     """Why a method does not fit, or None where it has maps.
 
     Raises:
-        ArtifactError: If the file is damaged.
+        ArtifactError: If the file is damaged or speaks of another model.
     """
     path = folder / MISFIT
     if not path.exists():
@@ -74,7 +74,15 @@ def read_misfit(folder: Path) -> str | None:
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("reason"), str):
         raise ArtifactError(f"{path} gives no reason: remove {folder} and run `dvc repro`")
+    _refuse_other_model(folder, found.get("target_sha256"), target_sha256)
     return str(found["reason"])
+
+
+def _refuse_other_model(folder: Path, found: str | None, target_sha256: str) -> None:
+    if found != target_sha256:
+        raise ArtifactError(
+            f"{folder} explains another model (sha256 {str(found)[:12]}, the target is {target_sha256[:12]}): run `dvc repro`"
+        )
 
 
 def read_maps(folder: Path, features: Features, target_sha256: str) -> StoredMaps:
@@ -83,11 +91,7 @@ def read_maps(folder: Path, features: Features, target_sha256: str) -> StoredMap
     Raises:
         ArtifactError: If they are missing, damaged, of another shape, or explain another model.
     """
-    found = read_metadata(folder).get("target_sha256")
-    if found != target_sha256:
-        raise ArtifactError(
-            f"{folder} explains another model (sha256 {str(found)[:12]}, the target is {target_sha256[:12]}): run `dvc repro`"
-        )
+    _refuse_other_model(folder, read_metadata(folder).get("target_sha256"), target_sha256)
     table = read_table(folder, COLUMNS)
     maps = column_to_maps(table["attribution"])
     if tuple(maps.shape[1:]) != features.map_shape:

@@ -45,8 +45,9 @@ def read_all_maps(opened: Workspace) -> dict[str, StoredMaps]:
     methods = opened.params.modality(opened.task).methods
     folder = workspace.attribution_folder(opened.task, "")
     refuse_strangers(folder, methods.names())
-    fitting = [name for name in methods.names() if read_misfit(folder / name) is None]
-    return {name: read_maps(folder / name, opened.samples.features, opened.target.sha256) for name in fitting}
+    target = opened.target.sha256
+    fitting = [name for name in methods.names() if read_misfit(folder / name, target) is None]
+    return {name: read_maps(folder / name, opened.samples.features, target) for name in fitting}
 
 
 def sweep_methods(opened: Workspace) -> None:

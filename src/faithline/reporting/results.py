@@ -283,18 +283,20 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     section = params.modality(task)
     path = root / "reports/evaluation" / f"{task}.json"
     evaluation = _parse(Evaluation, path, "evaluate")
-    found = {name: read_misfit(root / "data/attributions" / task / name) for name in section.methods.names()}
-    misfits = {name: reason for name, reason in found.items() if reason is not None}
-    check_rules(params, task, evaluation, path, misfits)
     explainers = root / "models/explainers" / task
     target = root / "models/target" / task
+    model = read_json(target / "model.json")
+    maps = root / "data/attributions" / task
+    found = {name: read_misfit(maps / name, str(model.get("sha256"))) for name in section.methods.names()}
+    misfits = {name: reason for name, reason in found.items() if reason is not None}
+    check_rules(params, task, evaluation, path, misfits)
     history = {"epoch": None, "pattern": None, "local": None, "alpha": None, "validation_inf": None}
     return TaskResults(
         name=task,
         evaluation=evaluation,
         curation=_parse(Curation, root / "reports/curate" / f"{task}.json", "curate"),
         samples=dataset.read(root / "data/tasks" / task),
-        target=read_json(target / "model.json"),
+        target=model,
         predictions=read_table(target / "predictions.parquet", {"sample_id": pl.Int64, "target": None, "prob": None}),
         scores=read_table(
             root / "data/evaluation" / task / "scores.parquet",
