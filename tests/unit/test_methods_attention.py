@@ -59,7 +59,7 @@ def image(global_pool: str = "token") -> World:
 
 
 class Fixed(nn.Module):
-    """An attention layer of three tokens whose weights are given: two heads, each mixes the tokens' values (B, 3)."""
+    """An attention layer of three tokens whose weights are given: two heads mix the tokens' values (B, 3), `MIX` adds them."""
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Fixed(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         heads = self.softmax(self.scores.expand(len(hidden), -1, -1, -1))
-        return (heads @ hidden[:, None, :, None])[..., 0].sum(1)
+        return ((heads @ hidden[:, None, :, None])[..., 0] * MIX[:, None]).sum(1)
 
 
 class Block(nn.Module):
@@ -98,6 +98,7 @@ class ByHand(nn.Module):
         return torch.stack([torch.zeros_like(logit), logit], 1)
 
 
+MIX = torch.tensor([1.0, -0.5])
 FIRST = torch.tensor(
     [[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]], [[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.3, 0.3, 0.4]]]
 )
@@ -132,11 +133,12 @@ def test_generic_attention_of_two_layers_by_hand(by_hand: World) -> None:
     identity = torch.eye(3)
     for i in range(2):
         value = game.model.embedding.weight[x[i], 0].detach()
-        hidden = value + FIRST.sum(0) @ value
+        mix = MIX[:, None, None]
+        hidden = value + (FIRST * mix).sum(0) @ value
         worth_second = torch.full((3,), 1 / 3)
-        worth_first = worth_second + SECOND.sum(0).mT @ worth_second
-        first = (FIRST * worth_first[:, None] * value).relu().mean(0)
-        second = (SECOND * worth_second[:, None] * hidden).relu().mean(0)
+        worth_first = worth_second + (SECOND * mix).sum(0).mT @ worth_second
+        first = (FIRST * mix * worth_first[:, None] * value).relu().mean(0)
+        second = (SECOND * mix * worth_second[:, None] * hidden).relu().mean(0)
         relevance = identity + first  # R after the first layer
         relevance = relevance + second @ relevance
         torch.testing.assert_close(maps[i], (relevance - identity).mean(0), atol=1e-5, rtol=1e-5)

@@ -224,6 +224,17 @@ def test_deeplift_shap_of_a_text_is_complete(text: World) -> None:
     assert (maps[x == 0] == 0).all()
 
 
+def test_where_the_logit_stays_contributions_are_those_of_the_derivative() -> None:
+    """Two columns that cancel: the probability stays at 1/2, where its derivative is 1/4."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    game = MaskedModel(model, column_features(2), Baseline.zero(), max_batch=8)
+    settings = DeepLiftShapSettings(role="supervision", output="prob", rows=1)
+    maps = deeplift_shap.attribute(ask(game, torch.tensor([[2.0, -2.0]]), torch.tensor([1]), torch.zeros(1, 2)), settings)
+    torch.testing.assert_close(maps, torch.tensor([[0.5, -0.5]]))
+
+
 def test_deeplift_shap_refuses_too_small_a_background(table: World) -> None:
     game, x, target = table
     settings = DeepLiftShapSettings(role="supervision", output="prob", rows=5)
