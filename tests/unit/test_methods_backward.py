@@ -9,6 +9,7 @@ from captum.attr import LRP, Deconvolution, DeepLift, DeepLiftShap, GuidedBackpr
 from captum.attr._utils.lrp_rules import EpsilonRule
 from tests.tiny_vit import TinyViT
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from faithline.attributions import deconvolution, deeplift_shap, guided_backprop, input_x_gradient, lrp, saliency, smooth_grad
 from faithline.attributions.query import DoesNotFit, Query
@@ -285,12 +286,67 @@ def test_lrp_gamma_by_hand_between_the_ends() -> None:
     torch.testing.assert_close(plain.sum(1), logit[:, 0], atol=1e-5, rtol=1e-4)
 
 
-def test_lrp_puts_weights_back_and_leaves_no_rule(table: World) -> None:
-    game, x, target = table
-    before = {name: value.clone() for name, value in game.model.state_dict().items()}
-    lrp.attribute(ask(game, x, target), LrpSettings(role="supervision", epsilon=1e-4, gamma=0.25))
-    assert all(torch.equal(value, before[name]) for name, value in game.model.state_dict().items())
-    assert not any(hasattr(layer, name) for layer in game.model for name in ("rule", "activations"))
+def normalised() -> nn.Sequential:
+    """Three convolutions, two with a batch normalisation that shifts and scales, one of these without a bias of its own."""
+    torch.manual_seed(5)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 2),
+        nn.BatchNorm2d(5, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(45, 3),
+    )  # fmt: skip
+    model.train()
+    model(torch.randn(64, 1, 8, 8) * 2 + 1)
+    with torch.no_grad():
+        model[3].weight.copy_(torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 2.0]))
+        model[3].bias.normal_()
+    return model.eval()
+
+
+def test_lrp_folds_batch_normalisation_into_the_convolution_before_it() -> None:
+    game = MaskedModel(normalised(), Features("image", (1, 8, 8), 4, 4), Baseline.zero(), max_batch=8)
+    x = torch.randn(3, 1, 8, 8)
+    target = game.predict(x)[1].clone()
+    settings = LrpSettings(role="supervision", epsilon=1e-7, gamma=0.5)
+    layers = list(normalised())
+    folded = nn.Sequential(
+        *layers[:2], fuse_conv_bn_eval(layers[2], layers[3]), layers[4], fuse_conv_bn_eval(layers[5], layers[6]), *layers[7:]
+    )
+    other = MaskedModel(folded, game.features, Baseline.zero(), max_batch=8)
+    maps = lrp.attribute(ask(game, x, target), settings)
+    torch.testing.assert_close(maps, lrp.attribute(ask(other, x, target), settings), atol=1e-5, rtol=1e-4)
+    assert game.passes - 3 == other.passes == 6
+
+
+def test_lrp_puts_everything_back_and_leaves_no_rule() -> None:
+    model = normalised()
+    game = MaskedModel(model, Features("image", (1, 8, 8), 4, 4), Baseline.zero(), max_batch=8)
+    kept = {name: (value, value.clone()) for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    lrp.attribute(
+        ask(game, torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2])), LrpSettings(role="supervision", epsilon=1e-4, gamma=1)
+    )
+    now = dict([*model.named_parameters(), *model.named_buffers()])
+    assert now.keys() == kept.keys()
+    assert all(now[name] is value and torch.equal(value, copy) for name, (value, copy) in kept.items())
+    assert not any(hasattr(layer, name) for layer in model for name in ("rule", "activations"))
+
+
+class Idle(nn.Module):
+    """A chain with a layer that is never used, and reshaping by a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.first, self.head = nn.Identity(), nn.Conv2d(1, 2, 3), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.first(x)
+        return self.head(found.view(found.size(0), -1))
+
+
+def test_lrp_passes_idle_layers_and_reshaping() -> None:
+    game = MaskedModel(Idle(), Features("image", (1, 4, 4), 2, 2), Baseline.zero(), max_batch=8)
+    query = ask(game, torch.randn(3, 1, 4, 4), torch.tensor([0, 1, 0]))
+    maps = lrp.attribute(query, LrpSettings(role="supervision", epsilon=1e-9, gamma=0.5))
+    torch.testing.assert_close(maps, input_x_gradient.attribute(query, LOGIT), atol=1e-5, rtol=1e-4)
+    assert not hasattr(game.model.idle, "rule")
 
 
 class Residual(nn.Module):
@@ -334,8 +390,10 @@ def test_lrp_says_what_it_has_no_rule_for() -> None:
 
 
 def test_lrp_fits_the_projects_chains_and_no_transformer() -> None:
-    assert lrp.misfit(MLP(4, 2, width=8, depth=2, dropout=0.1)) is None
-    assert lrp.misfit(SmallCNN(1, 28, 10, width=4, depth=3, dropout=0.1)) is None
-    assert "TinyViT cannot be traced as a graph of layers" in str(lrp.misfit(TinyViT(1, (8, 8), 4, 2)))
+    assert len(lrp.chain(MLP(4, 2, width=8, depth=2, dropout=0.1))) == 7
+    assert len(lrp.chain(SmallCNN(1, 28, 10, width=4, depth=3, dropout=0.1))) == 12
+    with pytest.raises(DoesNotFit, match="TinyViT cannot be traced as a graph of layers"):
+        lrp.chain(TinyViT(1, (8, 8), 4, 2))
     transformer = TextTransformer(9, 5, 2, width=4, depth=1, heads=1, dropout=0.0, token_dropout=0.0, pad_id=0)
-    assert str(lrp.misfit(transformer)) == "no propagation rule for Embedding, LayerNorm, Softmax of TextTransformer"
+    with pytest.raises(DoesNotFit, match="no propagation rule for Embedding, LayerNorm, Softmax of TextTransformer"):
+        lrp.chain(transformer)
