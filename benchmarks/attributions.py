@@ -17,6 +17,7 @@ from captum._utils.models.linear_model import SkLearnRidge
 from captum.attr import FeatureAblation, KernelShap, Lime, Occlusion
 from torch import Tensor, nn
 
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import Law, Masks, draw
 from faithline.config import KernelShapSettings, LimeSettings, MethodSettings, OcclusionSettings
@@ -81,7 +82,7 @@ class _Rig:
     def ours(self, name: str, settings: MethodSettings, law: Law | None) -> Tensor:
         """Draw, play and fit with this package: maps (B, 28, 28)."""
         masks = None if law is None else self.play(self.draw(law))
-        return attribute_by_name(name, self.game, self.x, self.target, settings, masks=masks, background=None, seeds=self.seeds)
+        return attribute_by_name(name, Query(self.game, self.x, self.target, masks, None, self.seeds), settings)
 
     def spread(self, scores: Tensor) -> Tensor:
         """captum's numbers a patch as a map like ours."""

@@ -4,10 +4,14 @@ from faithline import config
 
 
 def main() -> None:
-    """Attribute the supervised and test samples (the test samples only, where the method does not supervise)."""
+    """Attribute the supervised and test samples (the test samples only, where the method does not supervise).
+
+    A method that does not fit the target is no fault: what is published then says so, and later stages leave it out.
+    """
     params, (task, method) = config.stage_arguments("task", "method")
 
-    from faithline import attributing, engine, seeding, workspace
+    from faithline import attributing, engine, maps, seeding, workspace
+    from faithline.attributions.query import DoesNotFit
 
     seeding.setup(params.seed)
     opened = workspace.open_workspace(task, params)
@@ -24,7 +28,10 @@ def main() -> None:
     )
     folder = workspace.attribution_folder(task, method)
     stage = f"attribute-{task}-{method}"
-    engine.run_shards(job.rows, len(job.sample_ids), folder, stage=stage, key=key, metadata=job.metadata())
+    try:
+        engine.run_shards(job.rows, len(job.sample_ids), folder, stage=stage, key=key, metadata=job.metadata())
+    except DoesNotFit as misfit:
+        maps.write_misfit(folder, str(misfit), job.metadata())
 
 
 if __name__ == "__main__":

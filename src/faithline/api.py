@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Law, Masks, all_keep_sets, draw
 from faithline.config import MAX_EXACT_FEATURES, Methods, MethodSettings, MetricSettings
@@ -20,15 +21,26 @@ from faithline.seeding import derive, numpy_generator
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "saliency": {"output": "prob", "absolute": False},
+    "smooth_grad": {"output": "prob", "samples": 50, "std": 0.15},
     "input_x_gradient": {"output": "prob"},
+    "guided_backprop": {"output": "prob"},
+    "deconvolution": {"output": "prob"},
     "integrated_gradients": {"output": "prob", "steps": 50},
     "expected_gradients": {"output": "prob", "samples": 40},
     "deeplift": {"output": "prob"},
+    "deeplift_shap": {"output": "prob", "rows": 16},
+    "lrp": {"epsilon": 1.0e-4, "gamma": 0.25},
     "occlusion": {"window": 2, "stride": 1},
     "feature_ablation": {},
     "lime": {"masks": 1000, "kernel_width": 0.5, "ridge": 0.01},
     "kernel_shap": {"masks": 1000, "ridge": 1.0e-6},
+    "shapley_sampling": {"permutations": 25},
+    "rise": {"masks": 1000},
     "grad_cam": {"output": "logit"},
+    "grad_cam_plus_plus": {"output": "logit"},
+    "score_cam": {"output": "prob", "channels": 64},
+    "attention_rollout": {},
+    "generic_attention": {"output": "prob"},
     "banzhaf": {"ridge": 1.0e-6},
     "exact_shapley": {},
     "exact_banzhaf": {},
@@ -57,13 +69,14 @@ def attribute(
         x: Inputs (B, ...).
         target: Explained classes, int64 (B,); the model's own first choices where None.
         settings: Values that replace those of `DEFAULTS[name]`.
-        background: Real inputs (R, ...) for `expected_gradients`.
+        background: Real inputs (R, ...) for `expected_gradients` and `deeplift_shap`.
         seed: Seeds masks and draws. A map depends on its position in x, not on its batch mates.
 
     Returns:
         Maps, float32 (B, n), signed: higher = more support for the class. A row that is not finite is all NaN.
 
     Raises:
+        DoesNotFit: If the method cannot explain this model, whatever the inputs; a ValueError.
         ValueError: If the method, a setting or the inputs do not fit; the message names them.
     """
     module = load_method(name)
@@ -71,10 +84,10 @@ def attribute(
     if target is None:
         target = game.predict(x)[1].cpu()
     masks = None
-    if module.MASKS is not None:
+    if module.MASKS is not None and module.MASKS[1] != "table":
         masks = play(game, x, target, module.MASKS[1], getattr(chosen, "masks", DEFAULT_MASKS), seed=derive(seed, name))
     seeds = torch.tensor([derive(seed, name, i) for i in range(len(x))])
-    maps = attribute_by_name(name, game, x, target, chosen, masks=masks, background=background, seeds=seeds)
+    maps = attribute_by_name(name, Query(game, x, target, masks, background, seeds), chosen)
     return game.features.to_features(maps)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from faithline.artifacts import maps_column
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Bank, Masks, Use
 from faithline.config import MAX_EXACT_FEATURES, MethodSettings
@@ -17,7 +18,7 @@ from faithline.seeding import derive
 from faithline.workspace import Workspace
 
 BACKGROUND_ROWS = 64
-"""Training inputs that a method which averages over real data may draw from."""
+"""Training inputs that a method which averages over real data may draw from; `config.MAX_BACKGROUND_ROWS` says so in advance."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,17 @@ class Job:
         masks = None
         if self.module.MASKS:
             law = self.module.MASKS[1]
-            if self.bank is None or (law == "all" and law not in self.bank.laws()):
+            known = self.bank is not None and (law not in ("all", "table") or "all" in self.bank.laws())
+            if law == "all" and not known:
                 raise ArtifactError(
                     f"{self.method} needs the exact table of {workspace.task}: "
                     f"set tasks.{workspace.task}.bank.exact=true (at most {MAX_EXACT_FEATURES} features)"
                 )
-            masks = self.bank.masks(ids, law)
+            if self.bank is not None and known:
+                masks = self.bank.masks(ids, "all" if law == "table" else law)
         seeds = torch.tensor([derive(workspace.params.seed, self.method, workspace.task, i) for i in ids.tolist()])
         before = workspace.game.passes
-        maps = attribute_by_name(
-            self.method, workspace.game, x, explained, self.settings, masks=masks, background=self.background, seeds=seeds
-        )
+        maps = attribute_by_name(self.method, Query(workspace.game, x, explained, masks, self.background, seeds), self.settings)
         passes = workspace.game.passes - before
         features = workspace.samples.features
         if maps.shape[1:] == (features.n,) and features.kind == "image":

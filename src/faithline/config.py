@@ -19,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Pr
 MAX_EXACT_FEATURES = 14
 """Largest number of features whose 2^n keep sets are enumerated."""
 
+MAX_BACKGROUND_ROWS = 64
+"""Largest number of training inputs that a method averages over."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -167,6 +170,32 @@ class ExpectedGradientsSettings(GradientSettings):
     samples: Count
 
 
+class SmoothGradSettings(GradientSettings):
+    """Gradient averaged over `samples` noisy inputs; the noise's standard deviation is the share `std` of the input's range."""
+
+    samples: Count
+    std: Positive
+
+
+class DeepLiftShapSettings(GradientSettings):
+    """DeepLIFT averaged over `rows` training inputs as baselines."""
+
+    rows: Annotated[int, Field(ge=1, le=MAX_BACKGROUND_ROWS)]
+
+
+class LrpSettings(MethodSettings):
+    """Layer-wise relevance propagation of the logit: epsilon rule at both ends, gamma rule between."""
+
+    epsilon: Positive
+    gamma: NonNegative
+
+
+class ScoreCamSettings(GradientSettings):
+    """Score-CAM on the `channels` channels with the largest |Grad-CAM weight|, one pass each."""
+
+    channels: Count
+
+
 class OcclusionSettings(MethodSettings):
     """Sliding window of `window` features moved by `stride` features."""
 
@@ -189,6 +218,18 @@ class KernelShapSettings(MethodSettings):
     ridge: NonNegative
 
 
+class RiseSettings(MethodSettings):
+    """RISE on `masks` Bernoulli masks of the bank."""
+
+    masks: Count
+
+
+class ShapleySamplingSettings(MethodSettings):
+    """Shapley values from `permutations` random permutations of the features, n - 1 passes each."""
+
+    permutations: Count
+
+
 class BanzhafSettings(MethodSettings):
     """Least-squares Banzhaf values from the reference masks of the bank."""
 
@@ -199,15 +240,26 @@ class Methods(Section):
     """The prior methods of a modality; leave one out and its column is not made."""
 
     saliency: SaliencySettings | None = None
+    smooth_grad: SmoothGradSettings | None = None
     input_x_gradient: GradientSettings | None = None
+    guided_backprop: GradientSettings | None = None
+    deconvolution: GradientSettings | None = None
     integrated_gradients: IntegratedGradientsSettings | None = None
     expected_gradients: ExpectedGradientsSettings | None = None
     deeplift: GradientSettings | None = None
+    deeplift_shap: DeepLiftShapSettings | None = None
+    lrp: LrpSettings | None = None
     occlusion: OcclusionSettings | None = None
     feature_ablation: MethodSettings | None = None
     lime: LimeSettings | None = None
     kernel_shap: KernelShapSettings | None = None
+    shapley_sampling: ShapleySamplingSettings | None = None
+    rise: RiseSettings | None = None
     grad_cam: GradientSettings | None = None
+    grad_cam_plus_plus: GradientSettings | None = None
+    score_cam: ScoreCamSettings | None = None
+    attention_rollout: MethodSettings | None = None
+    generic_attention: GradientSettings | None = None
     banzhaf: BanzhafSettings | None = None
     exact_shapley: MethodSettings | None = None
     exact_banzhaf: MethodSettings | None = None
@@ -358,13 +410,18 @@ class Params(Section):
             for name in sorted(set(roles) & set(section.explainers)):
                 faults.append(f"{modality}.explainers.{name}: a method has the same name, and their outputs share folders")
             for name in expected:
-                bank = self.tasks[name].bank
-                for method, key in (("lime", "masks"), ("kernel_shap", "masks")):
+                bank, train = self.tasks[name].bank, self.tasks[name].dataset.train
+                for method, key, limit, where in (
+                    ("lime", "masks", bank.fitting, "bank.fitting"),
+                    ("kernel_shap", "masks", bank.fitting, "bank.fitting"),
+                    ("rise", "masks", bank.fitting, "bank.fitting"),
+                    ("deeplift_shap", "rows", train, "dataset.train"),
+                ):
                     settings = getattr(section.methods, method)
-                    if settings is not None and getattr(settings, key) > bank.fitting:
+                    if settings is not None and getattr(settings, key) > limit:
                         faults.append(
                             f"{modality}.methods.{method}.{key} = {getattr(settings, key)}: "
-                            f"must be <= tasks.{name}.bank.fitting ({bank.fitting})"
+                            f"must be <= tasks.{name}.{where} ({limit})"
                         )
                 for explainer, settings in section.explainers.items():
                     if settings.masks_per_step > bank.training:

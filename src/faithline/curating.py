@@ -6,6 +6,7 @@ import torch
 
 from faithline import curation, workspace
 from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
+from faithline.errors import ArtifactError
 from faithline.sweeping import open_judge, read_all_maps
 from faithline.workspace import Workspace
 
@@ -17,12 +18,14 @@ def curate(opened: Workspace) -> None:
     per feature) and the counts in `reports/curate/<task>.json`.
 
     Raises:
-        ArtifactError: If a map or a curve is missing or damaged.
+        ArtifactError: If a map or a curve is missing or damaged, or no supervising method fits the target.
     """
     task, params = opened.task, opened.params
     roles = params.modality(task).methods.roles()
-    methods = [name for name, role in roles.items() if role == "supervision"]
     everything = read_all_maps(opened)
+    methods = [name for name in everything if roles[name] == "supervision"]
+    if not methods:
+        raise ArtifactError(f"no method of role supervision fits the target of {task}: name one in params.yaml that does")
     ids = opened.samples.index("train", supervised=True)
     stored = [everything[name].of(ids) for name in methods]
     maps = torch.stack([item.attribution for item in stored], 1)

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from faithline import workspace
 from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
+from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import all_keep_sets
 from faithline.config import MethodSettings, Params
 from faithline.controls import IMAGE_ONLY, control_map, scaled
 from faithline.curating import CURVE_COLUMNS
+from faithline.errors import ArtifactError
 from faithline.explainers.load import load_explainer
 from faithline.judging import Judge
 from faithline.maps import column_to_maps, refuse_strangers
@@ -84,9 +86,12 @@ def evaluate(opened: Workspace) -> None:
 
 def _prior_methods(opened: Workspace, judge: Judge, metrics: list[str]) -> dict[str, Candidate]:
     roles = opened.params.modality(opened.task).methods.roles()
-    refuse_strangers(workspace.curves_folder(opened.task), list(roles), ".parquet")
+    everything = read_all_maps(opened)
+    refuse_strangers(workspace.curves_folder(opened.task), list(everything), ".parquet")
+    if (reference := opened.params.report.reference) not in everything:
+        raise ArtifactError(f"report.reference = {reference!r} does not fit the target of {opened.task}: choose another method")
     candidates = {}
-    for name, stored in read_all_maps(opened).items():
+    for name, stored in everything.items():
         maps = stored.of(judge.sample_ids)
         frame = read_table(workspace.curves_folder(opened.task) / f"{name}.parquet", CURVE_COLUMNS)
         scores = judge.score_stored(maps.attribution, maps.finite, frame, metrics)
@@ -129,11 +134,11 @@ def _exact_references(opened: Workspace, judge: Judge) -> dict[str, tuple[str, T
         return {}
     masks = opened.bank("evaluation").masks(judge.sample_ids, "all")
     settings = MethodSettings(role="reference")
-    seeds = judge.sample_ids
+    query = Query(opened.game, judge.x, judge.target, masks, None, judge.sample_ids)
     return {
         name: (
             "reference",
-            attribute_by_name(name, opened.game, judge.x, judge.target, settings, masks=masks, background=None, seeds=seeds),
+            attribute_by_name(name, query, settings),
             float(len(all_keep_sets(table.n))),
         )
         for name in EXACT_REFERENCES

@@ -1,6 +1,6 @@
-"""Stored attribution maps of one method, read back as tensors."""
+"""Stored attribution maps of one method, read back as tensors; or, stored in their place, why the method does not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +9,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from faithline.artifacts import read_metadata, read_table
+from faithline.artifacts import publish, read_json, read_metadata, read_table, write_json
 from faithline.errors import ArtifactError
 from faithline.masking import Features
 
 COLUMNS = {"sample_id": pl.Int64, "split": pl.String, "attribution": None, "finite": pl.Boolean, "passes": pl.Float32}
+
+MISFIT = "does_not_fit.json"
+"""Stored instead of maps where a method does not fit the target of a task."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,48 @@ class StoredMaps:
         return StoredMaps(sample_ids, self.maps[rows], self.attribution[rows], self.finite[rows], self.passes)
 
 
+def write_misfit(folder: Path, reason: str, metadata: Mapping[str, str]) -> None:
+    """Publish, in place of maps, that a method does not fit.
+
+    Args:
+        folder: The method's folder.
+        reason: One sentence.
+        metadata: What the maps would have said of themselves: task, method, target.
+    """
+    with publish(folder) as partial:
+        write_json(partial / MISFIT, {**metadata, "reason": reason})
+
+
+def read_misfit(folder: Path, target_sha256: str) -> str | None:
+    """Why a method does not fit, or None where it has maps.
+
+    Raises:
+        ArtifactError: If the file is damaged or speaks of another model.
+    """
+    path = folder / MISFIT
+    if not path.exists():
+        return None
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("reason"), str):
+        raise ArtifactError(f"{path} gives no reason: remove {folder} and run `dvc repro`")
+    _refuse_other_model(folder, found.get("target_sha256"), target_sha256)
+    return str(found["reason"])
+
+
+def _refuse_other_model(folder: Path, found: str | None, target_sha256: str) -> None:
+    if found != target_sha256:
+        raise ArtifactError(
+            f"{folder} explains another model (sha256 {str(found)[:12]}, the target is {target_sha256[:12]}): run `dvc repro`"
+        )
+
+
 def read_maps(folder: Path, features: Features, target_sha256: str) -> StoredMaps:
     """Read the maps of a method.
 
     Raises:
         ArtifactError: If they are missing, damaged, of another shape, or explain another model.
     """
-    found = read_metadata(folder).get("target_sha256")
-    if found != target_sha256:
-        raise ArtifactError(
-            f"{folder} explains another model (sha256 {str(found)[:12]}, the target is {target_sha256[:12]}): run `dvc repro`"
-        )
+    _refuse_other_model(folder, read_metadata(folder).get("target_sha256"), target_sha256)
     table = read_table(folder, COLUMNS)
     maps = column_to_maps(table["attribution"])
     if tuple(maps.shape[1:]) != features.map_shape:

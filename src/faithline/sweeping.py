@@ -12,7 +12,7 @@ from faithline import engine, workspace
 from faithline.artifacts import publish, write_table
 from faithline.curation import deduplicate
 from faithline.judging import Judge
-from faithline.maps import StoredMaps, read_maps, refuse_strangers
+from faithline.maps import StoredMaps, read_maps, read_misfit, refuse_strangers
 from faithline.metrics.curves import to_frame
 from faithline.workspace import Workspace
 
@@ -37,7 +37,7 @@ def open_judge(opened: Workspace, sample_ids: Tensor) -> Judge:
 
 
 def read_all_maps(opened: Workspace) -> dict[str, StoredMaps]:
-    """The maps of every method that params.yaml names, in its order.
+    """The maps of every method that params.yaml names, in its order; those that do not fit the target are left out.
 
     Raises:
         ArtifactError: If one is missing or damaged, or a folder is there that params.yaml does not name.
@@ -45,7 +45,9 @@ def read_all_maps(opened: Workspace) -> dict[str, StoredMaps]:
     methods = opened.params.modality(opened.task).methods
     folder = workspace.attribution_folder(opened.task, "")
     refuse_strangers(folder, methods.names())
-    return {name: read_maps(folder / name, opened.samples.features, opened.target.sha256) for name in methods.names()}
+    target = opened.target.sha256
+    fitting = [name for name in methods.names() if read_misfit(folder / name, target) is None]
+    return {name: read_maps(folder / name, opened.samples.features, target) for name in fitting}
 
 
 def sweep_methods(opened: Workspace) -> None:
@@ -96,7 +98,7 @@ def sweep_methods(opened: Workspace) -> None:
 def _duplicates(opened: Workspace, stored: dict[str, StoredMaps]) -> dict[str, Tensor]:
     """Training samples on which each supervising method repeats an earlier one."""
     roles = opened.params.modality(opened.task).methods.roles()
-    names = [name for name, role in roles.items() if role == "supervision"]
+    names = [name for name in stored if roles[name] == "supervision"]
     ids = opened.samples.index("train", supervised=True)
     chosen = [stored[name].of(ids) for name in names]
     leader = deduplicate(

@@ -41,6 +41,8 @@ from faithline.attributions import (
     saliency,
 )
 from faithline.attributions.least_squares import efficient_ridge, weighted_ridge
+from faithline.attributions.query import Query
+from faithline.attributions.spatial import last_grid
 from faithline.bank import Masks, all_keep_sets
 from faithline.config import (
     BanzhafSettings,
@@ -55,7 +57,6 @@ from faithline.config import (
 )
 from faithline.masking import Baseline, Features, MaskedModel, column_features, token_features
 
-NOTHING = {"masks": None, "background": None}
 GRADIENT = GradientSettings(role="supervision", output="prob")
 LOGIT = GradientSettings(role="supervision", output="logit")
 
@@ -71,6 +72,10 @@ def _one_thread() -> Iterator[None]:
 
 def seeds(count: int) -> Tensor:
     return torch.arange(count) * 31 + 5
+
+
+def ask(game: MaskedModel, x: Tensor, target: Tensor, masks: Masks | None = None, background: Tensor | None = None) -> Query:
+    return Query(game, x, target, masks, background, seeds(len(x)))
 
 
 @pytest.fixture
@@ -153,7 +158,7 @@ def probabilities(game: MaskedModel) -> nn.Module:
 def test_saliency_is_captums(image: tuple[MaskedModel, Tensor, Tensor], absolute: bool) -> None:
     game, x, target = image
     settings = SaliencySettings(role="supervision", output="prob", absolute=absolute)
-    maps = saliency.attribute(game, x, target, settings, **NOTHING, seeds=seeds(4))
+    maps = saliency.attribute(ask(game, x, target), settings)
     peer = Saliency(probabilities(game)).attribute(x.clone().requires_grad_(), target, abs=absolute).sum(1)
     torch.testing.assert_close(maps, peer, atol=1e-6, rtol=1e-5)
     assert bool((maps >= 0).all()) == absolute
@@ -161,7 +166,7 @@ def test_saliency_is_captums(image: tuple[MaskedModel, Tensor, Tensor], absolute
 
 def test_input_x_gradient_is_captums(image: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = image
-    maps = input_x_gradient.attribute(game, x, target, LOGIT, **NOTHING, seeds=seeds(4))
+    maps = input_x_gradient.attribute(ask(game, x, target), LOGIT)
     peer = InputXGradient(game.model).attribute(x.clone().requires_grad_(), target).detach().sum(1)
     torch.testing.assert_close(maps, peer, atol=1e-5, rtol=1e-5)
 
@@ -169,11 +174,11 @@ def test_input_x_gradient_is_captums(image: tuple[MaskedModel, Tensor, Tensor]) 
 def test_integrated_gradients_is_captums_and_complete(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = table
     settings = IntegratedGradientsSettings(role="supervision", output="prob", steps=25)
-    maps = integrated_gradients.attribute(game, x, target, settings, **NOTHING, seeds=seeds(5))
+    maps = integrated_gradients.attribute(ask(game, x, target), settings)
     peer = IntegratedGradients(probabilities(game)).attribute(x, table_baseline(game, x), target, n_steps=25)
     torch.testing.assert_close(maps, peer.float(), atol=1e-6, rtol=1e-5)
     fine = IntegratedGradientsSettings(role="supervision", output="prob", steps=200)
-    maps = integrated_gradients.attribute(game, x, target, fine, **NOTHING, seeds=seeds(5))
+    maps = integrated_gradients.attribute(ask(game, x, target), fine)
     ends = game.values(x, torch.tensor([[True] * 6, [False] * 6]).expand(5, -1, -1), target)
     torch.testing.assert_close(maps.sum(1), ends[:, 0] - ends[:, 1], atol=2e-3, rtol=0)
 
@@ -181,16 +186,16 @@ def test_integrated_gradients_is_captums_and_complete(table: tuple[MaskedModel, 
 def test_integrated_gradients_cuts_a_path_that_is_longer_than_max_batch(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = table
     settings = IntegratedGradientsSettings(role="supervision", output="prob", steps=25)
-    whole = integrated_gradients.attribute(game, x, target, settings, **NOTHING, seeds=seeds(5))
+    whole = integrated_gradients.attribute(ask(game, x, target), settings)
     game.max_batch = 7
-    cut = integrated_gradients.attribute(game, x, target, settings, **NOTHING, seeds=seeds(5))
+    cut = integrated_gradients.attribute(ask(game, x, target), settings)
     torch.testing.assert_close(cut, whole, atol=1e-6, rtol=1e-5)
 
 
 def test_integrated_gradients_of_a_text_is_captums_on_the_embedding_layer(text: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = text
     settings = IntegratedGradientsSettings(role="supervision", output="prob", steps=20)
-    maps = integrated_gradients.attribute(game, x, target, settings, **NOTHING, seeds=seeds(3))
+    maps = integrated_gradients.attribute(ask(game, x, target), settings)
     peer = LayerIntegratedGradients(probabilities(game), game.embedding())
     expected = peer.attribute(x, torch.zeros_like(x), target, n_steps=20).sum(-1).float()
     torch.testing.assert_close(maps, expected, atol=1e-6, rtol=1e-5)
@@ -203,7 +208,7 @@ def test_expected_gradients_is_captums_on_the_same_draws(
     game, x, target = table
     background = torch.randn(9, 6)
     settings = ExpectedGradientsSettings(role="supervision", output="prob", samples=7)
-    maps = expected_gradients.attribute(game, x, target, settings, masks=None, background=background, seeds=seeds(5))
+    maps = expected_gradients.attribute(ask(game, x, target, background=background), settings)
     choice, position = [], []
     for seed in seeds(5).tolist():
         generator = torch.Generator().manual_seed(seed)
@@ -223,7 +228,7 @@ def test_expected_gradients_of_a_text_starts_at_words_of_other_texts(text: tuple
     settings = ExpectedGradientsSettings(role="supervision", output="logit", samples=3)
 
     def explained(background: Tensor) -> Tensor:
-        return expected_gradients.attribute(game, x, target, settings, masks=None, background=background, seeds=seeds(3))
+        return expected_gradients.attribute(ask(game, x, target, background=background), settings)
 
     assert explained(x[:1])[0].abs().max() == 0  # a text measured against itself
     others = torch.tensor([[1, 1, 1, 0, 0, 0], [2, 2, 12, 12, 0, 0]])
@@ -242,7 +247,7 @@ def test_expected_gradients_of_a_text_starts_at_words_of_other_texts(text: tuple
 
 def test_deeplift_of_logits_is_captums_and_complete(image: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = image
-    maps = deeplift.attribute(game, x, target, LOGIT, **NOTHING, seeds=seeds(4))
+    maps = deeplift.attribute(ask(game, x, target), LOGIT)
     peer = DeepLift(game.model).attribute(x.clone().requires_grad_(), torch.zeros_like(x), target).detach().sum(1)
     torch.testing.assert_close(maps, peer, atol=1e-5, rtol=1e-4)
     logits = game.model(x) - game.model(torch.zeros_like(x))
@@ -253,7 +258,7 @@ def test_deeplift_of_probabilities_is_captums_single_sample_map_scaled_to_be_com
     table: tuple[MaskedModel, Tensor, Tensor],
 ) -> None:
     game, x, target = table
-    maps = deeplift.attribute(game, x, target, GRADIENT, **NOTHING, seeds=seeds(5))
+    maps = deeplift.attribute(ask(game, x, target), GRADIENT)
     base = table_baseline(game, x)
     ends = game.values(x, torch.tensor([[True] * 6, [False] * 6]).expand(5, -1, -1), target)
     torch.testing.assert_close(maps.sum(1), ends[:, 0] - ends[:, 1], atol=1e-5, rtol=1e-4)
@@ -271,7 +276,7 @@ def test_deeplift_refuses_an_activation_that_is_used_twice() -> None:
     model = nn.Sequential(nn.Linear(3, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
     game = MaskedModel(model, column_features(3), Baseline.zero(), max_batch=8)
     with pytest.raises(RuntimeError, match="used more than once"):
-        deeplift.attribute(game, torch.randn(2, 3), torch.tensor([0, 1]), GRADIENT, **NOTHING, seeds=seeds(2))
+        deeplift.attribute(ask(game, torch.randn(2, 3), torch.tensor([0, 1])), GRADIENT)
 
 
 def test_deeplift_of_a_text_measures_against_the_removing_token(text: tuple[MaskedModel, Tensor, Tensor]) -> None:
@@ -280,15 +285,15 @@ def test_deeplift_of_a_text_measures_against_the_removing_token(text: tuple[Mask
     with torch.no_grad():  # without attention only linear layers and a ReLU are left: the map must be complete
         game.model.score.weight.zero_()
     change = view.module(view.inputs, *view.extra) - view.module(view.baseline, *view.extra)
-    maps = deeplift.attribute(game, x, target, LOGIT, **NOTHING, seeds=seeds(3))
+    maps = deeplift.attribute(ask(game, x, target), LOGIT)
     torch.testing.assert_close(maps.sum(1), change.gather(1, target[:, None])[:, 0], atol=1e-5, rtol=1e-4)
 
 
 def test_grad_cam_is_captums_signed_map_enlarged(image: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = image
-    layer = grad_cam.last_spatial_layer(game.model, x[:1])
+    layer = last_grid(game.model, x[:1]).layer
     assert layer is game.model[4]
-    maps = grad_cam.attribute(game, x, target, LOGIT, **NOTHING, seeds=seeds(4))
+    maps = grad_cam.attribute(ask(game, x, target), LOGIT)
     coarse = LayerGradCam(game.model, layer).attribute(x.clone().requires_grad_(), target).detach()
     torch.testing.assert_close(
         maps, F.interpolate(coarse, size=(10, 8), mode="bilinear", align_corners=False)[:, 0], atol=1e-5, rtol=1e-5
@@ -299,9 +304,9 @@ def test_grad_cam_is_captums_signed_map_enlarged(image: tuple[MaskedModel, Tenso
 def test_grad_cam_skips_pooled_layers_and_refuses_a_model_without_a_grid() -> None:
     convolution = nn.Conv2d(1, 3, 3)
     pooled = nn.Sequential(nn.Sequential(convolution, nn.ReLU()), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    assert grad_cam.last_spatial_layer(pooled, torch.zeros(1, 1, 6, 6)) is pooled[0]
+    assert last_grid(pooled, torch.zeros(1, 1, 6, 6)).layer is pooled[0]
     with pytest.raises(ValueError, match="no module of Sequential gives an output"):
-        grad_cam.last_spatial_layer(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), torch.zeros(1, 1, 6, 6))
+        last_grid(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), torch.zeros(1, 1, 6, 6))
 
 
 # ------------------------------------------------------------------------------------------------------- removal of features
@@ -311,7 +316,7 @@ def test_grad_cam_skips_pooled_layers_and_refuses_a_model_without_a_grid() -> No
 def test_occlusion_of_images_is_captums(image: tuple[MaskedModel, Tensor, Tensor], window: int, stride: int) -> None:
     game, x, target = image
     settings = OcclusionSettings(role="supervision", window=window, stride=stride)
-    scores = occlusion.attribute(game, x, target, settings, **NOTHING, seeds=seeds(4))
+    scores = occlusion.attribute(ask(game, x, target), settings)
     peer = Occlusion(probabilities(game)).attribute(
         x, (2, 2 * window, 2 * window), strides=(2, 2 * stride, 2 * stride), target=target, baselines=0
     )
@@ -326,7 +331,7 @@ def test_occlusion_of_tables_is_captums(window: int, stride: int) -> None:
     x = torch.randn(5, 6)
     target = game.predict(x)[1]
     settings = OcclusionSettings(role="supervision", window=window, stride=stride)
-    scores = occlusion.attribute(game, x, target, settings, **NOTHING, seeds=seeds(5))
+    scores = occlusion.attribute(ask(game, x, target), settings)
     peer = Occlusion(probabilities(game)).attribute(x, (window,), strides=(stride,), target=target, baselines=0)
     torch.testing.assert_close(scores, peer.float(), atol=1e-5, rtol=1e-5)
 
@@ -334,7 +339,7 @@ def test_occlusion_of_tables_is_captums(window: int, stride: int) -> None:
 def test_occlusion_of_a_text_slides_over_its_real_tokens(text: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = text
     settings = OcclusionSettings(role="supervision", window=2, stride=1)
-    scores = occlusion.attribute(game, x, target, settings, **NOTHING, seeds=seeds(3))
+    scores = occlusion.attribute(ask(game, x, target), settings)
 
     def fall(removed: list[int], row: int) -> float:
         keep = torch.tensor([[[True] * 6, [i not in removed for i in range(6)]]])
@@ -351,7 +356,7 @@ def test_occlusion_refuses_gaps_and_windows_that_do_not_fit(image: tuple[MaskedM
     for window, stride, message in ((2, 3, "stride = 3: must be <= window = 2"), (5, 1, "window = 5: must be <= the 5 x 4 grid")):
         settings = OcclusionSettings(role="supervision", window=window, stride=stride)
         with pytest.raises(ValueError, match=message):
-            occlusion.attribute(game, x, target, settings, **NOTHING, seeds=seeds(4))
+            occlusion.attribute(ask(game, x, target), settings)
 
 
 def patch_mask(features: Features) -> Tensor:
@@ -363,23 +368,21 @@ def test_feature_ablation_is_captums(image: tuple[MaskedModel, Tensor, Tensor]) 
     game, x, target = image
     masks = drawn(game, x, target, (~torch.eye(20, dtype=torch.bool)).expand(4, -1, -1))
     passes = game.passes
-    scores = feature_ablation.attribute(
-        game, x, target, MethodSettings(role="supervision"), masks=masks, background=None, seeds=seeds(4)
-    )
+    scores = feature_ablation.attribute(ask(game, x, target, masks), MethodSettings(role="supervision"))
     assert game.passes == passes
     peer = FeatureAblation(probabilities(game)).attribute(
         x, baselines=0, target=target, feature_mask=patch_mask(game.features).expand(1, 2, -1, -1)
     )
     torch.testing.assert_close(scores, peer[:, 0, ::2, ::2].flatten(1).float(), atol=1e-5, rtol=1e-5)
     one = OcclusionSettings(role="supervision", window=1, stride=1)
-    torch.testing.assert_close(scores, occlusion.attribute(game, x, target, one, **NOTHING, seeds=seeds(4)))
+    torch.testing.assert_close(scores, occlusion.attribute(ask(game, x, target), one))
 
 
 def test_feature_ablation_refuses_other_masks(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = table
     masks = drawn(game, x, target, torch.ones(5, 4, 6, dtype=torch.bool))
     with pytest.raises(ValueError, match="needs 6 single-removal masks a sample; it got 4 a sample"):
-        feature_ablation.attribute(game, x, target, MethodSettings(role="supervision"), masks=masks, background=None, seeds=x)
+        feature_ablation.attribute(ask(game, x, target, masks), MethodSettings(role="supervision"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- linear fits
@@ -391,7 +394,7 @@ def test_lime_is_captums_on_the_same_masks(image: tuple[MaskedModel, Tensor, Ten
     keep = torch.rand(4, 80, 20, generator=torch.Generator().manual_seed(0)) < 0.5
     masks = drawn(game, x, target, keep)
     settings = LimeSettings(role="supervision", masks=60, kernel_width=width, ridge=ridge)
-    scores = lime.attribute(game, x, target, settings, masks=masks, background=None, seeds=seeds(4))
+    scores = lime.attribute(ask(game, x, target, masks), settings)
 
     def similarity(_original: Tensor, _perturbed: Tensor, sample: Tensor, **_rest: object) -> Tensor:
         distance = 1 - F.cosine_similarity(sample.float(), torch.ones(1, 20))
@@ -420,9 +423,9 @@ def test_lime_refuses_a_width_that_gives_no_mask_weight(table: tuple[MaskedModel
     settings = LimeSettings(role="supervision", masks=30, kernel_width=1e-4, ridge=0.01)
     masks.keep[:, :, 0] = False
     with pytest.raises(ValueError, match=r"lime.kernel_width = 0.0001: so small"):
-        lime.attribute(game, x, target, settings, masks=masks, background=None, seeds=seeds(5))
+        lime.attribute(ask(game, x, target, masks), settings)
     with pytest.raises(ValueError, match="31 masks asked for"):
-        lime.attribute(game, x, target, settings.model_copy(update={"masks": 31}), masks=masks, background=None, seeds=seeds(5))
+        lime.attribute(ask(game, x, target, masks), settings.model_copy(update={"masks": 31}))
 
 
 def shapley_kernel_masks(samples: int, count: int, n: int) -> Tensor:
@@ -438,7 +441,7 @@ def test_kernel_shap_is_captums_on_the_same_masks_and_exactly_efficient(image: t
     keep = shapley_kernel_masks(4, 150, 20)
     masks = drawn(game, x, target, keep)
     settings = KernelShapSettings(role="supervision", masks=150, ridge=1e-6)
-    scores = kernel_shap.attribute(game, x, target, settings, masks=masks, background=None, seeds=seeds(4))
+    scores = kernel_shap.attribute(ask(game, x, target, masks), settings)
     torch.testing.assert_close(scores.sum(1), masks.full - masks.empty, atol=1e-6, rtol=1e-5)
     for i in range(4):
         peer = KernelShap(probabilities(game))
@@ -473,10 +476,8 @@ def test_kernel_shap_of_all_masks_at_their_weights_is_the_shapley_value(
     assert sorted(set(copies.tolist())) == [0, 2, 3, 12]
     masks = drawn(game, x, target, every.repeat_interleave(copies, 0).expand(5, -1, -1))
     settings = KernelShapSettings(role="supervision", masks=int(copies.sum()), ridge=ridge)
-    estimated = kernel_shap.attribute(game, x, target, settings, masks=masks, background=None, seeds=seeds(5))
-    exact = exact_shapley.attribute(
-        game, x, target, MethodSettings(role="reference"), masks=all_masks(game, x, target), background=None, seeds=seeds(5)
-    )
+    estimated = kernel_shap.attribute(ask(game, x, target, masks), settings)
+    exact = exact_shapley.attribute(ask(game, x, target, all_masks(game, x, target)), MethodSettings(role="reference"))
     torch.testing.assert_close(estimated, exact, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(estimated.sum(1), masks.full - masks.empty, atol=1e-6, rtol=0)
 
@@ -484,9 +485,7 @@ def test_kernel_shap_of_all_masks_at_their_weights_is_the_shapley_value(
 def test_exact_shapley_is_brute_force_and_efficient(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = table
     masks = all_masks(game, x, target)
-    scores = exact_shapley.attribute(
-        game, x, target, MethodSettings(role="reference"), masks=masks, background=None, seeds=seeds(5)
-    )
+    scores = exact_shapley.attribute(ask(game, x, target, masks), MethodSettings(role="reference"))
     brute = torch.zeros(5, 6, dtype=torch.double)
     for order in itertools.permutations(range(6)):
         index = 0
@@ -502,9 +501,7 @@ def test_exact_shapley_is_captums_over_all_orders() -> None:
     game = MaskedModel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), column_features(4), Baseline.zero())
     x = torch.randn(5, 4)
     target = game.predict(x)[1]
-    scores = exact_shapley.attribute(
-        game, x, target, MethodSettings(role="reference"), masks=all_masks(game, x, target), background=None, seeds=seeds(5)
-    )
+    scores = exact_shapley.attribute(ask(game, x, target, all_masks(game, x, target)), MethodSettings(role="reference"))
     peer = ShapleyValues(probabilities(game)).attribute(x, 0, target)
     torch.testing.assert_close(scores, peer.float(), atol=1e-5, rtol=1e-4)
 
@@ -512,9 +509,7 @@ def test_exact_shapley_is_captums_over_all_orders() -> None:
 def test_banzhaf_over_all_masks_is_exact_and_has_the_best_correlation(table: tuple[MaskedModel, Tensor, Tensor]) -> None:
     game, x, target = table
     masks = all_masks(game, x, target)
-    exact = exact_banzhaf.attribute(
-        game, x, target, MethodSettings(role="reference"), masks=masks, background=None, seeds=seeds(5)
-    )
+    exact = exact_banzhaf.attribute(ask(game, x, target, masks), MethodSettings(role="reference"))
     by_hand = torch.stack(
         [
             torch.stack([masks.values[:, k + 2**i] - masks.values[:, k] for k in range(64) if not k >> i & 1]).mean(0)
@@ -523,9 +518,7 @@ def test_banzhaf_over_all_masks_is_exact_and_has_the_best_correlation(table: tup
         dim=1,
     )
     torch.testing.assert_close(exact, by_hand, atol=1e-6, rtol=1e-5)
-    fitted = banzhaf.attribute(
-        game, x, target, BanzhafSettings(role="reference", ridge=0), masks=masks, background=None, seeds=seeds(5)
-    )
+    fitted = banzhaf.attribute(ask(game, x, target, masks), BanzhafSettings(role="reference", ridge=0))
     torch.testing.assert_close(fitted, exact, atol=1e-6, rtol=1e-5)
 
     def infidelity_correlation(scores: Tensor) -> Tensor:
@@ -546,7 +539,7 @@ def test_exact_values_need_the_whole_table(table: tuple[MaskedModel, Tensor, Ten
     game, x, target = table
     masks = drawn(game, x, target, torch.rand(5, 63, 6) < 0.5)
     with pytest.raises(ValueError, match=r"needs all 2\^6 keep sets"):
-        module.attribute(game, x, target, MethodSettings(role="reference"), masks=masks, background=None, seeds=seeds(5))
+        module.attribute(ask(game, x, target, masks), MethodSettings(role="reference"))
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-6, 0.1])

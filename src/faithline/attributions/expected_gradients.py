@@ -3,25 +3,15 @@
 import torch
 from torch import Tensor
 
-from faithline.attributions.gradients import fold
-from faithline.bank import Masks
+from faithline.attributions.gradients import fold, gradient_at, references, repeated
+from faithline.attributions.query import Query
 from faithline.config import ExpectedGradientsSettings
-from faithline.masking import GradientView, MaskedModel
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = None
 
 
-def attribute(
-    game: MaskedModel,
-    x: Tensor,
-    target: Tensor,
-    settings: ExpectedGradientsSettings,
-    *,
-    masks: Masks | None,  # noqa: ARG001
-    background: Tensor | None,
-    seeds: Tensor,
-) -> Tensor:
+def attribute(query: Query, settings: ExpectedGradientsSettings) -> Tensor:
     """Mean over draws of (x - r) * gradient at r + a (x - r), with r a random row of `background` and a uniform in [0, 1].
 
     captum's GradientShap draws from global generators, so that a map depends on its batch mates; here every sample draws from
@@ -29,13 +19,8 @@ def attribute(
     the background text has ended, its embedding is that of the game's removing token; padding of x stays as it is.
 
     Args:
-        game: The game.
-        x: Inputs (B, ...).
-        target: Explained classes, int64 (B,).
+        query: The game, inputs, classes, seeds, and a background of inputs of the same kind.
         settings: `samples` draws, each one forward and backward pass; `output` that is differentiated.
-        masks: Not used.
-        background: Real inputs (R, ...), of x's kind.
-        seeds: One a sample, int64 (B,).
 
     Returns:
         Maps (B, *map_shape), float32: higher = more support for the class.
@@ -46,36 +31,18 @@ def attribute(
     Source:
         Erion et al., Improving performance of deep learning models with axiomatic attribution priors, 2021, equation 3.
     """
-    if background is None or not len(background):
-        raise ValueError("expected_gradients needs background inputs, and got none")
-    draws = settings.samples
-    choice = torch.empty(len(x), draws, dtype=torch.long)
-    position = torch.empty(len(x), draws)
-    for i, seed in enumerate(seeds.tolist()):
+    game, background, draws = query.game, query.given_background(), settings.samples
+    choice = torch.empty(len(query.x), draws, dtype=torch.long)
+    position = torch.empty(len(query.x), draws)
+    for i, seed in enumerate(query.seeds.tolist()):
         generator = torch.Generator().manual_seed(seed)
         choice[i] = torch.randint(len(background), (draws,), generator=generator)
         position[i] = torch.rand(draws, generator=generator)
-    total = torch.zeros(len(x), *game.features.map_shape)
-    rows = torch.arange(len(x)).repeat_interleave(draws)
-    for part, chosen, at in zip(
-        rows.split(game.max_batch), choice.flatten().split(game.max_batch), position.flatten().split(game.max_batch), strict=True
-    ):
-        inputs = x[part].clone()
-        view = game.gradient_view(inputs, settings.output)
-        difference = view.inputs - _references(game, inputs, background[chosen], view)
-        ahead = 1 - at.to(view.inputs.device).reshape(-1, *[1] * (view.inputs.ndim - 1))
-        point = (view.inputs - ahead * difference).requires_grad_()
-        with torch.enable_grad():
-            value = view.module(point, *view.extra).gather(1, target[part].clone().to(point.device)[:, None]).sum()
-            (gradient,) = torch.autograd.grad(value, point)
+    total = torch.zeros(len(query.x), *game.features.map_shape)
+    for part, draw, view, classes in repeated(query, settings.output, draws, game.max_batch):
+        inputs = query.x[part].clone()
+        difference = view.inputs - references(game, inputs, background[choice[part, draw]], view)
+        ahead = 1 - position[part, draw].to(view.inputs.device).reshape(-1, *[1] * (view.inputs.ndim - 1))
+        gradient = gradient_at(view, view.inputs - ahead * difference, classes)
         total.index_add_(0, part, fold(game, inputs, difference * gradient))
     return total / draws
-
-
-def _references(game: MaskedModel, x: Tensor, rows: Tensor, view: GradientView) -> Tensor:
-    """Background rows in the space of `view.inputs`."""
-    if game.features.kind != "text":
-        return rows.to(view.inputs)
-    x, rows = x.to(view.inputs.device), rows.to(view.inputs.device)
-    ids = torch.where(game.features.valid(rows), rows, game.baseline.replacement(rows)[:, 0])
-    return game.embedding()(torch.where(game.features.valid(x), ids, x)).detach()

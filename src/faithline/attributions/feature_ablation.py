@@ -2,34 +2,19 @@
 
 from torch import Tensor
 
-from faithline.bank import Masks
+from faithline.attributions.query import Query
 from faithline.config import MethodSettings
-from faithline.masking import MaskedModel
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = ("evaluation", "singles")
 
 
-def attribute(
-    game: MaskedModel,
-    x: Tensor,  # noqa: ARG001
-    target: Tensor,  # noqa: ARG001
-    settings: MethodSettings,  # noqa: ARG001
-    *,
-    masks: Masks | None,
-    background: Tensor | None,  # noqa: ARG001
-    seeds: Tensor,  # noqa: ARG001
-) -> Tensor:
+def attribute(query: Query, settings: MethodSettings) -> Tensor:  # noqa: ARG001
     """v(all) - v(all but feature i).
 
     Args:
-        game: The game.
-        x: Not used.
-        target: Not used.
+        query: Its single removals: mask i keeps all but feature i, so that there are n of them.
         settings: Not used.
-        masks: Single removals: mask i keeps all but feature i, so that there are n of them.
-        background: Not used.
-        seeds: Not used.
 
     Returns:
         Attributions (B, n), float32: higher = the value falls more without the feature; 0 where a text is padded.
@@ -40,7 +25,7 @@ def attribute(
     Source:
         captum.attr.FeatureAblation.
     """
-    if masks is None or masks.keep.shape[1] != game.features.n:
-        found = "none" if masks is None else f"{masks.keep.shape[1]} a sample"
-        raise ValueError(f"feature_ablation needs {game.features.n} single-removal masks a sample; it got {found}")
+    masks, n = query.given_masks(), query.game.features.n
+    if masks.keep.shape[1] != n:
+        raise ValueError(f"feature_ablation needs {n} single-removal masks a sample; it got {masks.keep.shape[1]} a sample")
     return masks.effects.masked_fill(~masks.valid, 0.0)

@@ -5,24 +5,14 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from faithline.attributions.gradients import chunks, fold
-from faithline.bank import Masks
+from faithline.attributions.query import Query
 from faithline.config import IntegratedGradientsSettings
-from faithline.masking import MaskedModel
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = None
 
 
-def attribute(
-    game: MaskedModel,
-    x: Tensor,
-    target: Tensor,
-    settings: IntegratedGradientsSettings,
-    *,
-    masks: Masks | None,  # noqa: ARG001
-    background: Tensor | None,  # noqa: ARG001
-    seeds: Tensor,  # noqa: ARG001
-) -> Tensor:
+def attribute(query: Query, settings: IntegratedGradientsSettings) -> Tensor:
     """Gradient averaged along the straight line from the removed to the clean input (Gauss-Legendre), times their difference.
 
     The sum of a map is, up to quadrature, value(x) - value(baseline): for images and tables that is v(all) - v(none). For texts
@@ -30,13 +20,8 @@ def attribute(
     v(none) does. With a background baseline the path starts at its first row.
 
     Args:
-        game: The game.
-        x: Inputs (B, ...).
-        target: Explained classes, int64 (B,).
+        query: The game, inputs and classes.
         settings: `steps` of the path, each one forward and backward pass; `output` that is differentiated.
-        masks: Not used.
-        background: Not used.
-        seeds: Not used.
 
     Returns:
         Maps (B, *map_shape), float32: higher = more support for the class.
@@ -45,7 +30,7 @@ def attribute(
         Sundararajan et al., Axiomatic Attribution for Deep Networks, ICML 2017; captum.attr.IntegratedGradients.
     """
     maps = []
-    for part, view, classes in chunks(game, x, target, settings.output, settings.steps):
+    for part, view, classes in chunks(query, settings.output, settings.steps):
         # A chunk fits as a whole unless one sample alone has more steps than max_batch: then captum cuts its path.
         attribution = IntegratedGradients(view.module).attribute(
             view.inputs.detach(),
@@ -53,7 +38,7 @@ def attribute(
             classes,
             additional_forward_args=view.extra or None,
             n_steps=settings.steps,
-            internal_batch_size=game.max_batch,
+            internal_batch_size=query.game.max_batch,
         )
-        maps.append(fold(game, part, attribution))
+        maps.append(fold(query.game, part, attribution))
     return torch.cat(maps)

@@ -3,37 +3,22 @@
 from torch import Tensor
 
 from faithline.attributions.least_squares import efficient_ridge
-from faithline.bank import Masks
+from faithline.attributions.query import Query
 from faithline.config import KernelShapSettings
-from faithline.masking import MaskedModel
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = ("fitting", "shapley_kernel")
 
 
-def attribute(
-    game: MaskedModel,  # noqa: ARG001
-    x: Tensor,  # noqa: ARG001
-    target: Tensor,  # noqa: ARG001
-    settings: KernelShapSettings,
-    *,
-    masks: Masks | None,
-    background: Tensor | None,  # noqa: ARG001
-    seeds: Tensor,  # noqa: ARG001
-) -> Tensor:
+def attribute(query: Query, settings: KernelShapSettings) -> Tensor:
     """Least squares of the value on the kept features, with the sum of the slopes held at v(all) - v(none).
 
     The masks' sizes already follow the Shapley kernel, so every mask weighs the same. The constraint holds exactly; captum
     approaches it with a weight of a million.
 
     Args:
-        game: Not used.
-        x: Not used.
-        target: Not used.
+        query: Its Shapley-kernel masks, at least `settings.masks`.
         settings: Number of `masks`, `ridge` on the slopes.
-        masks: Shapley-kernel masks, at least `settings.masks`.
-        background: Not used.
-        seeds: Not used.
 
     Returns:
         Estimated Shapley values (B, n), float32: higher = more support for the class; 0 where a text is padded.
@@ -44,7 +29,5 @@ def attribute(
     Source:
         Lundberg and Lee, NeurIPS 2017; constrained form of Covert and Lee, Improving KernelSHAP, AISTATS 2021, equation 7.
     """
-    if masks is None:
-        raise ValueError("kernel_shap needs masks")
-    masks = masks.first(settings.masks)
+    masks = query.given_masks().first(settings.masks)
     return efficient_ridge(masks.keep, masks.values, masks.empty, masks.full, masks.valid, settings.ridge)

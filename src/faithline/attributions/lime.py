@@ -4,37 +4,22 @@ import torch
 from torch import Tensor
 
 from faithline.attributions.least_squares import weighted_ridge
-from faithline.bank import Masks
+from faithline.attributions.query import Query
 from faithline.config import LimeSettings
-from faithline.masking import MaskedModel
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = ("fitting", "bernoulli")
 
 
-def attribute(
-    game: MaskedModel,  # noqa: ARG001
-    x: Tensor,  # noqa: ARG001
-    target: Tensor,  # noqa: ARG001
-    settings: LimeSettings,
-    *,
-    masks: Masks | None,
-    background: Tensor | None,  # noqa: ARG001
-    seeds: Tensor,  # noqa: ARG001
-) -> Tensor:
+def attribute(query: Query, settings: LimeSettings) -> Tensor:
     """Weighted ridge regression of the value on the kept features, with an intercept.
 
     A mask weighs exp(-d^2 / (2 width^2)), where d is the cosine distance between the mask and the full one: with k of m features
     kept, d = 1 - sqrt(k / m). That is captum's default kernel, on the masks as in the paper and not on the masked inputs.
 
     Args:
-        game: Not used.
-        x: Not used.
-        target: Not used.
+        query: Its Bernoulli masks, at least `settings.masks`.
         settings: Number of `masks`, `kernel_width`, `ridge` (scikit-learn's alpha).
-        masks: Bernoulli masks, at least `settings.masks`.
-        background: Not used.
-        seeds: Not used.
 
     Returns:
         Slopes (B, n), float32: higher = the value is higher with the feature; 0 where a text is padded.
@@ -45,9 +30,7 @@ def attribute(
     Source:
         Ribeiro et al., Why Should I Trust You?, KDD 2016; captum.attr.Lime.
     """
-    if masks is None:
-        raise ValueError("lime needs masks")
-    masks = masks.first(settings.masks)
+    masks = query.given_masks().first(settings.masks)
     kept = (masks.keep & masks.valid[:, None]).sum(2)
     distance = 1 - (kept / masks.valid.sum(1, keepdim=True)).double().sqrt()
     weights = torch.exp(-(distance**2) / (2 * settings.kernel_width**2))

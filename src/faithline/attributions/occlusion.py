@@ -3,37 +3,23 @@
 import torch
 from torch import Tensor
 
-from faithline.bank import Masks
+from faithline.attributions.query import Query
 from faithline.config import OcclusionSettings
-from faithline.masking import Features, MaskedModel
+from faithline.masking import Features
 
 MODALITIES: tuple[str, ...] = ("image", "text", "table")
 MASKS: tuple[str, str] | None = None
 
 
-def attribute(
-    game: MaskedModel,
-    x: Tensor,
-    target: Tensor,
-    settings: OcclusionSettings,
-    *,
-    masks: Masks | None,  # noqa: ARG001
-    background: Tensor | None,  # noqa: ARG001
-    seeds: Tensor,  # noqa: ARG001
-) -> Tensor:
+def attribute(query: Query, settings: OcclusionSettings) -> Tensor:
     """Mean fall of the value over the windows that cover a feature; one forward pass a window and one a sample.
 
     Windows are squares of `window` x `window` patches of an image, runs of `window` columns of a table or of real tokens of a
     text. The last window of a row is cut at the edge, as in captum. All samples and windows go through the model as one stream.
 
     Args:
-        game: The game; its `output` is measured.
-        x: Inputs (B, ...).
-        target: Explained classes, int64 (B,).
+        query: The game, inputs and classes.
         settings: `window` and `stride`, in features.
-        masks: Not used.
-        background: Not used.
-        seeds: Not used.
 
     Returns:
         Attributions (B, n), float32: higher = the value falls more without the feature; 0 where a text is padded.
@@ -44,6 +30,7 @@ def attribute(
     Source:
         Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014; averaging as captum.attr.Occlusion.
     """
+    game, x = query.game, query.x
     covered = _windows(game.features, game.features.valid(x).cpu(), settings.window, settings.stride)
     used = covered.any(2)
     # The first coalition of each sample is the clean input; unused windows of short texts cost nothing.
@@ -51,7 +38,7 @@ def attribute(
     keep = torch.cat([torch.ones(len(x), 1, game.features.n, dtype=torch.bool), ~covered], dim=1)
     rows = played.nonzero()[:, 0]
     values = torch.zeros(played.shape)
-    values[played] = game.evaluate(x, rows, keep[played], target).value
+    values[played] = game.evaluate(x, rows, keep[played], query.target).value
     fall = values[:, :1] - values[:, 1:]
     weight = covered.float()
     return (fall[:, None] @ weight)[:, 0] / weight.sum(1).clamp(min=1)

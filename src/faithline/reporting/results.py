@@ -1,7 +1,7 @@
 """What the report is made from: the files of earlier stages, read once, checked, refused with a clear error."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from faithline.artifacts import read_json, read_table
 from faithline.config import Params
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
+from faithline.maps import read_misfit
 
 Role = Literal["explainer", "supervision", "baseline", "control", "reference"]
 ROLES: tuple[Role, ...] = ("explainer", "supervision", "baseline", "control", "reference")
@@ -142,6 +143,7 @@ class TaskResults:
         predictions: sample_id, target (explained class), prob.
         scores: sample_id, candidate, metric, value (null = undefined).
         methods: Prior methods in the order of `params.yaml`; their files lie in other folders than the other candidates'.
+        misfits: Why each prior method that is missing from `methods` does not fit the target.
         explainers: `model.json` of each trained explainer.
         histories: Training curves of each trained explainer.
         root: Folder that holds `data/`, `models/` and `reports/`.
@@ -155,6 +157,7 @@ class TaskResults:
     predictions: pl.DataFrame
     scores: pl.DataFrame
     methods: tuple[str, ...]
+    misfits: dict[str, str]
     explainers: dict[str, dict[str, Any]]
     histories: dict[str, pl.DataFrame]
     root: Path
@@ -280,22 +283,27 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     section = params.modality(task)
     path = root / "reports/evaluation" / f"{task}.json"
     evaluation = _parse(Evaluation, path, "evaluate")
-    check_rules(params, task, evaluation, path)
     explainers = root / "models/explainers" / task
     target = root / "models/target" / task
+    model = read_json(target / "model.json")
+    maps = root / "data/attributions" / task
+    found = {name: read_misfit(maps / name, str(model.get("sha256"))) for name in section.methods.names()}
+    misfits = {name: reason for name, reason in found.items() if reason is not None}
+    check_rules(params, task, evaluation, path, misfits)
     history = {"epoch": None, "pattern": None, "local": None, "alpha": None, "validation_inf": None}
     return TaskResults(
         name=task,
         evaluation=evaluation,
         curation=_parse(Curation, root / "reports/curate" / f"{task}.json", "curate"),
         samples=dataset.read(root / "data/tasks" / task),
-        target=read_json(target / "model.json"),
+        target=model,
         predictions=read_table(target / "predictions.parquet", {"sample_id": pl.Int64, "target": None, "prob": None}),
         scores=read_table(
             root / "data/evaluation" / task / "scores.parquet",
             {"sample_id": pl.Int64, "candidate": None, "metric": None, "value": None},
         ),
-        methods=tuple(section.methods.names()),
+        methods=tuple(name for name in section.methods.names() if name not in misfits),
+        misfits=misfits,
         explainers={name: read_json(explainers / name / "model.json") for name in section.explainers},
         histories={name: read_table(explainers / name / "history.parquet", history) for name in section.explainers},
         root=root,
@@ -310,11 +318,12 @@ def _parse(record: type[Record], path: Path, stage: str) -> Record:
         raise ArtifactError(f"{path} is not a result of `{stage}` ({faults}): remove it and run `dvc repro`") from error
 
 
-def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path) -> None:
+def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path, misfits: Collection[str]) -> None:
     """Refuse a table that would not be honest (specification 4.5, check 32).
 
-    Every configured candidate and control is a row, every metric is there with an interval or with its count of undefined values,
-    the family-weighted rank stands beside the mean rank, and the INF ceiling is reported where the game is enumerated.
+    Every configured candidate that fits the target and every control is a row, those of `misfits` are none, every metric is
+    there with an interval or with its count of undefined values, the family-weighted rank stands beside the mean rank, and the
+    INF ceiling is reported where the game is enumerated.
 
     Raises:
         ArtifactError: With every fault.
@@ -322,7 +331,8 @@ def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path) -
     section = params.modality(task)
     controls = [name for name in params.evaluate.controls if evaluation.modality == "image" or name not in ("edge", "centre")]
     wanted = [*section.methods.names(), *section.explainers, *controls]
-    faults = [f"no row for {name}" for name in wanted if name not in evaluation.candidates]
+    faults = [f"no row for {name}" for name in wanted if name not in evaluation.candidates and name not in misfits]
+    faults += [f"a row for {name}, which does not fit" for name in misfits if name in evaluation.candidates]
     if evaluation.ceiling is None and params.tasks[task].bank.exact and "inf" in params.evaluate.metrics:
         faults.append("no ceiling R(x)")
     for name, row in evaluation.candidates.items():

@@ -157,6 +157,7 @@ def readme(inputs: Inputs, found: Sequence[Finding]) -> str:
             f"Target: {scores}; {evaluation.n_test} test samples, {evaluation.n_features} features. "
             f"Means with {confidence} bootstrap intervals.",
             _table(table),
+            *(f"{_markdown(name)} not applicable: {_markdown(reason)}" for name, reason in sorted(known.misfits.items())),
         ]
     parts.append("## Findings")
     parts.append(
