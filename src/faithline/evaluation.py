@@ -67,9 +67,9 @@ def evaluate(opened: Workspace) -> None:
         for name, (role, maps, passes) in fresh.items():
             candidates[name] = _sweep_and_score(opened, judge, name, role, maps, passes, metrics, folder / "curves")
         shown = opened.samples.index("gallery")
-        maps = [(name, ids, item[1]) for name, item in fresh.items()]
-        maps += [(name, shown, network(opened.samples.x[shown])) for name, network in networks.items() if len(shown)]
-        _write_maps(opened, maps, folder / "maps.parquet")
+        drawn = [(name, ids, item[1]) for name, item in fresh.items()]
+        drawn += [(name, shown, network(opened.samples.x[shown])) for name, network in networks.items() if len(shown)]
+        _write_maps(opened, drawn, folder / "maps.parquet")
 
         names = [*candidates, ORACLE]
         ranks, duplicate_of = rank_candidates(candidates, metrics)
