@@ -154,13 +154,13 @@ def _refuse_random_weights(epochs: int, checkpoint: CheckpointSettings | None) -
 
 def _kind_of_dataset(data: Any) -> str:
     """Which dataset section is meant: a key that only one of them has tells."""
-    keys = data if isinstance(data, dict) else type(data).model_fields
+    keys = data if isinstance(data, dict) else getattr(type(data), "model_fields", ())
     return "[images]" if "image_size" in keys else "[texts]" if "length" in keys else "[table]" if "path" in keys else "[own]"
 
 
 def _kind_of_target(data: Any) -> str:
     """Which target section is meant: a key that only one of them has tells."""
-    keys = data if isinstance(data, dict) else type(data).model_fields
+    keys = data if isinstance(data, dict) else getattr(type(data), "model_fields", ())
     if "architecture" in keys:
         return "[text]" if "width" in keys else "[timm]"
     if "width" in keys or "depth" in keys:

@@ -250,9 +250,11 @@ def test_a_model_of_timm_has_no_width(raw: dict[str, Any]) -> None:
         ),
         ("target", {**TIMM, "checkpoint": {**CHECKPOINT, "sha256": "12"}}, r"tasks.digits_cnn.target.checkpoint.sha256 = '12': "),
         ("target", TIMM, r"tasks.digits_cnn.target.checkpoint: Field required"),
+        ("target", 5, r"tasks.digits_cnn.target = 5: Input should be a valid dictionary"),
+        ("dataset", None, r"tasks.digits_cnn.dataset = None: Input should be a valid dictionary"),
         ("target", {**TIMM, "width": 3, "depth": 1, "checkpoint": None}, r"target.architecture = 'a': Input should be 'lstm' or"),
     ],
 )
-def test_what_a_kind_does_not_allow(raw: dict[str, Any], section: str, given: dict[str, Any], message: str) -> None:
+def test_what_a_kind_does_not_allow(raw: dict[str, Any], section: str, given: Any, message: str) -> None:
     with pytest.raises(config.ConfigError, match=message):
         config.parse(put(raw, f"tasks.digits_cnn.{section}", given))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from faithline.config import ImageFolderSettings, TimmTargetSettings
 from faithline.dataset import Samples, assign_splits
@@ -74,15 +74,14 @@ def load_photographs(
         numpy_generator(seed, "imagenet", "split"),
     )
     resize = round(settings.image_size / CROP)
-    pictures = [
-        read_picture(files[position][0], size=settings.image_size, channels=3, resize=resize) for position in chosen.tolist()
-    ]
-    pictures += [fit_picture(image, size=settings.image_size, channels=3, resize=resize) for image in _gallery()]
+    shown = [fit_picture(image, size=settings.image_size, channels=3, resize=resize) for image in _gallery()]
     label = [files[position][1] for position in chosen.tolist()]
     label += [-1 if wnid is None else index[wnid] for wnid in GALLERY.values()]
-    x = torch.empty(len(pictures), 3, settings.image_size, settings.image_size)
-    for row, picture in enumerate(pictures):
-        x[row] = torch.from_numpy((picture - np.array(mean, dtype=np.float32)) / np.array(std, dtype=np.float32)).permute(2, 0, 1)
+    x = torch.empty(len(label), 3, settings.image_size, settings.image_size)
+    for row, position in enumerate(chosen.tolist()):  # one by one: two copies of all of ImageNet would be too many
+        x[row] = _normalised(read_picture(files[position][0], size=settings.image_size, channels=3, resize=resize), mean, std)
+    for row, picture in enumerate(shown, len(chosen)):
+        x[row] = _normalised(picture, mean, std)
     return Samples(
         x=x,
         label=torch.tensor(label),
@@ -96,6 +95,12 @@ def load_photographs(
         showable=False,
         complete=False,
     )
+
+
+def _normalised(pixels: np.ndarray, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
+    """Pixels (H, W, 3) in [0, 1] as an input (3, H, W)."""
+    scaled = (pixels - np.array(mean, dtype=np.float32)) / np.array(std, dtype=np.float32)
+    return torch.from_numpy(scaled).permute(2, 0, 1)
 
 
 def _gallery() -> list[Image.Image]:
