@@ -20,7 +20,7 @@ help:
 	@echo "make repro            set up, then run the pipeline: reports/index.html"
 	@echo "make test             set up, then lint, types, import contracts and tests"
 	@echo "make test-extended    the slow behavioural and fault tests"
-	@echo "make preset NAME=x    put params/x.yaml (smoke, full, paper) or the committed default in the place of params.yaml"
+	@echo "make preset NAME=x    put params/x.yaml (smoke, full, paper, photos, tasks/...) or the committed default in the place of params.yaml"
 	@echo "make snapshot NAME=x  run params/x.yaml in a separate checkout; keep its results in reports/snapshots/x"
 	@echo "make publish REMOTE=x push the outputs to a folder or URL"
 	@echo "make bundle           pack the outputs into faithline-store.tar, for reviewers without a remote"
@@ -50,11 +50,15 @@ test-extended: $(STAMP)
 	python -m pytest -m extended
 
 preset: $(STAMP)
-	@test -n "$(NAME)" || { echo "error: say which: make preset NAME=smoke|full|paper|default" >&2; exit 1; }
-	@test "$(NAME)" = default || test -f "$(SCALE)" || { echo "error: no preset $(NAME); there are: default $(basename $(notdir $(wildcard params/*.yaml)))" >&2; exit 1; }
+	@test -n "$(NAME)" || { echo "error: say which: make preset NAME=smoke|full|paper|photos|tasks/<dataset>_<target>|default" >&2; exit 1; }
+	@test "$(NAME)" = default || test -f "$(SCALE)" || { echo "error: no preset $(NAME); there are: default $(basename $(patsubst params/%,%,$(wildcard params/*.yaml params/tasks/*.yaml)))" >&2; exit 1; }
 	@mkdir -p .scratch
 	cp params.yaml .scratch/params.before.yaml
-	@if [ "$(NAME)" = default ]; then git show HEAD:params.yaml > .scratch/params.next.yaml; else cp "$(SCALE)" .scratch/params.next.yaml; fi
+	@case "$(NAME)" in \
+	  default) git show HEAD:params.yaml ;; \
+	  tasks/*) faithline compose "$(SCALE)" --scale params/paper.yaml ;; \
+	  *) cat "$(SCALE)" ;; \
+	esac > .scratch/params.next.yaml
 	faithline check --params .scratch/params.next.yaml
 	mv .scratch/params.next.yaml params.yaml
 	@echo "params.yaml is now $(NAME); the old one lies in .scratch/params.before.yaml"
@@ -62,7 +66,7 @@ preset: $(STAMP)
 # A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache.
 snapshot: CHECKOUT = $(CURDIR)/.scratch/snapshots/$(NAME)
 snapshot: $(STAMP)
-	@test -n "$(NAME)" && test -f "$(SCALE)" || { echo "error: say which: make snapshot NAME=smoke|full|paper" >&2; exit 1; }
+	@test -n "$(NAME)" && test -f "$(SCALE)" && test "$(SCALE)" = "params/$(notdir $(SCALE))" || { echo "error: say which: make snapshot NAME=smoke|full|paper|photos" >&2; exit 1; }
 	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a snapshot shows what a commit makes" >&2; exit 1; }
 	test -d "$(CHECKOUT)/.git" || git clone -q . "$(CHECKOUT)"
 	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD

@@ -36,9 +36,9 @@ class Job:
 
     @cached_property
     def sample_ids(self) -> Tensor:
-        """Supervised and test samples for a supervising method, test samples for the others."""
+        """Supervised, test and gallery samples for a supervising method, test and gallery samples for the others."""
         samples = self.workspace.samples
-        return samples.explained() if self.settings.role == "supervision" else samples.index("test")
+        return samples.explained() if self.settings.role == "supervision" else samples.unseen()
 
     @cached_property
     def bank(self) -> Bank | None:

@@ -179,7 +179,9 @@ def samples_of(use: Use, samples: Samples) -> Tensor:
     """Which samples need masks for a use, as ascending ids."""
     if use == "training":
         return torch.cat([samples.index("train"), samples.index("validation")]).sort().values
-    return samples.index("test") if use == "reference" else samples.explained()
+    if use == "evaluation":
+        return samples.scored()
+    return samples.unseen() if use == "reference" else samples.explained()
 
 
 def compute(

@@ -1,4 +1,4 @@
-"""`faithline check | explain | score`. Nothing heavy is imported before a command needs it."""
+"""`faithline check | compose | explain | score`. Nothing heavy is imported before a command needs it."""
 
 import re
 from pathlib import Path
@@ -29,6 +29,22 @@ def check(params: ParamsFile = Path("params.yaml")) -> None:
     sections = [loaded.table, loaded.text, loaded.image]
     jobs = sum(len(section.tasks) * (len(section.methods.names()) + len(section.explainers)) for section in sections)
     typer.echo(f"{params}: valid ({len(loaded.tasks)} tasks, {jobs} columns of methods and explainers)")
+
+
+@app.command()
+def compose(
+    entry: Annotated[Path, typer.Argument(help="Entry of one task: params/tasks/NAME.yaml.")],
+    scale: Annotated[Path, typer.Option("--scale", help="Complete params file that gives everything else.")] = Path(
+        "params/paper.yaml"
+    ),
+) -> None:
+    """Print a params file for one task: everything of a scale, with the task in the place of its tasks."""
+    from faithline import presets
+
+    try:
+        typer.echo(presets.compose_files(scale, entry), nl=False)
+    except (config.ConfigError, OSError) as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 @app.command()

@@ -28,7 +28,8 @@ def manifests(root: Path) -> dict[str, str]:
         root: The repository.
 
     Returns:
-        Lines of `<sha256>  <path>`, ascending by path. Task files are not among them: they are listed in `dvc.yaml` itself.
+        Lines of `<sha256>  <path>`, ascending by path. A job loads one task file by a name that is not in its code: `dvc.yaml`
+        lists the file itself, and what the task files of the package import is in every manifest.
     """
     methods = sorted(
         path
@@ -38,7 +39,10 @@ def manifests(root: Path) -> dict[str, str]:
     entries = {path.stem: [path] for path in sorted((root / "stages").glob("*.py")) if path.stem != "manifest"}
     attribute = entries.pop("attribute")
     entries |= {f"attribute-{path.stem}": [*attribute, path] for path in methods}
-    return {f"{name}.txt": _manifest(root, files) for name, files in entries.items()}
+    shared = sorted(
+        {found for task in (root / "src/faithline/tasks").glob("*.py") for found in closure(task, root / "src") - {task}}
+    )
+    return {f"{name}.txt": _manifest(root, [*files, *shared]) for name, files in entries.items()}
 
 
 def closure(entry: Path, src: Path) -> set[Path]:

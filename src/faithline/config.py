@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 MAX_EXACT_FEATURES = 14
 """Largest number of features whose 2^n keep sets are enumerated."""
@@ -55,18 +66,127 @@ class DatasetSettings(Section):
         return self
 
 
-class TargetSettings(Section):
-    """The model to be explained: its size and its training. `epochs: 0` keeps the weights the task file builds."""
+class TableFileSettings(DatasetSettings):
+    """Data of a CSV file, or of a folder of them, that the user brings."""
+
+    path: Annotated[str, Field(min_length=1)]
+
+
+class TextFileSettings(TableFileSettings):
+    """Texts that the user brings: how many tokens of each are read, and how often the training split says a known word."""
+
+    length: Count
+    min_count: Count
+
+
+class ImageFolderSettings(TableFileSettings):
+    """A folder of pictures, one folder a class, that the user brings; inputs are square, cut into square patches."""
+
+    image_size: Count
+    patch: Count
+
+    @model_validator(mode="after")
+    def _patches_fill_the_image(self) -> "ImageFolderSettings":
+        if self.image_size % self.patch:
+            raise ValueError(f"image_size ({self.image_size}) must be a multiple of patch ({self.patch})")
+        return self
+
+
+class CheckpointSettings(Section):
+    """Weights in a local file, and its SHA-256: another file is refused."""
+
+    path: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TrainingSettings(Section):
+    """How the model to be explained is trained: all there is to say of one whose size the task file fixes.
+
+    `epochs: 0` keeps the weights the task file builds.
+    """
 
     epochs: Annotated[int, Field(ge=0)]
     batch: Count
     learning_rate: Positive
     weight_decay: NonNegative
     dropout: Annotated[float, Field(ge=0, lt=1)]
-    width: Count
-    depth: Count
     layers: list[str]
     """Names of the modules whose outputs a target-reading explainer sees."""
+
+
+class TargetSettings(TrainingSettings):
+    """A small network of the task file's own."""
+
+    width: Count
+    depth: Count
+
+
+class CheckpointTargetSettings(TargetSettings):
+    """The same from a checkpoint where one is given, else from random weights."""
+
+    checkpoint: CheckpointSettings | None
+
+    @model_validator(mode="after")
+    def _not_random(self) -> "CheckpointTargetSettings":
+        _refuse_random_weights(self.epochs, self.checkpoint)
+        return self
+
+
+class TextTargetSettings(CheckpointTargetSettings):
+    """A text network by architecture."""
+
+    architecture: Literal["lstm", "transformer"]
+
+
+class TimmTargetSettings(TrainingSettings):
+    """An image model of timm by its name there, from a checkpoint where one is given, else from random weights."""
+
+    architecture: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    checkpoint: CheckpointSettings | None
+
+    @model_validator(mode="after")
+    def _not_random(self) -> "TimmTargetSettings":
+        _refuse_random_weights(self.epochs, self.checkpoint)
+        return self
+
+
+def _refuse_random_weights(epochs: int, checkpoint: CheckpointSettings | None) -> None:
+    if not epochs and checkpoint is None:
+        raise ValueError("epochs = 0 without a checkpoint would explain random weights: train, or give a checkpoint")
+
+
+def _kind_of_dataset(data: Any) -> str:
+    """Which dataset section is meant: a key that only one of them has tells."""
+    keys = data if isinstance(data, dict) else getattr(type(data), "model_fields", ())
+    return "[images]" if "image_size" in keys else "[texts]" if "length" in keys else "[table]" if "path" in keys else "[own]"
+
+
+def _kind_of_target(data: Any) -> str:
+    """Which target section is meant: a key that only one of them has tells."""
+    keys = data if isinstance(data, dict) else getattr(type(data), "model_fields", ())
+    if "architecture" in keys:
+        return "[text]" if "width" in keys else "[timm]"
+    if "width" in keys or "depth" in keys:
+        return "[checkpoint]" if "checkpoint" in keys else "[own]"
+    return "[pretrained]"
+
+
+# Tags are in brackets so that messages leave them out of a key.
+AnyDataset = Annotated[
+    Annotated[DatasetSettings, Tag("[own]")]
+    | Annotated[TableFileSettings, Tag("[table]")]
+    | Annotated[TextFileSettings, Tag("[texts]")]
+    | Annotated[ImageFolderSettings, Tag("[images]")],
+    Discriminator(_kind_of_dataset),
+]
+AnyTarget = Annotated[
+    Annotated[TrainingSettings, Tag("[pretrained]")]
+    | Annotated[TargetSettings, Tag("[own]")]
+    | Annotated[CheckpointTargetSettings, Tag("[checkpoint]")]
+    | Annotated[TextTargetSettings, Tag("[text]")]
+    | Annotated[TimmTargetSettings, Tag("[timm]")],
+    Discriminator(_kind_of_target),
+]
 
 
 class GameSettings(Section):
@@ -96,8 +216,8 @@ class TaskSettings(Section):
 
     modality: Literal["image", "text", "table"]
     source: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+\.py$")]
-    dataset: DatasetSettings
-    target: TargetSettings
+    dataset: AnyDataset
+    target: AnyTarget
     game: GameSettings
     bank: BankSettings
 
@@ -480,7 +600,7 @@ def parse(text: str, origin: str = "params.yaml") -> Params:
     except ValidationError as error:
         lines: list[str] = []
         for fault in error.errors():
-            key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+            key = ".".join(str(part) for part in fault["loc"] if not str(part).startswith("["))  # marks, not keys
             message = fault["msg"].removeprefix("Value error, ")
             if not key:
                 lines += message.splitlines()
@@ -489,6 +609,16 @@ def parse(text: str, origin: str = "params.yaml") -> Params:
             else:
                 lines.append(f"{key} = {fault['input']!r}: {message}")
         raise ConfigError("\n  ".join([f"{origin}: {len(lines)} invalid value(s); nothing was run", *lines])) from error
+
+
+def target_settings(data: dict[str, Any]) -> TrainingSettings:
+    """A target's settings as `model.json` keeps them.
+
+    Raises:
+        pydantic.ValidationError: If they are no target's.
+    """
+    found: TrainingSettings = TypeAdapter(AnyTarget).validate_python(data)
+    return found
 
 
 def load(path: str | Path = "params.yaml") -> Params:

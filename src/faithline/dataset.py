@@ -13,8 +13,9 @@ from faithline.artifacts import publish, read_json, read_table, read_tensors, wr
 from faithline.errors import ArtifactError
 from faithline.masking import Features
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test", "gallery"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+"""The splits of a data set; `gallery` samples come from elsewhere, are explained to be looked at, and count in no number."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Samples:
 
     Attributes:
         x: Inputs as the target takes them: float32 (N, C, H, W), int64 token ids (N, L), or float32 (N, n).
-        label: True class, int64 (N,).
-        split: `train`, `validation` or `test` of each sample, (N,) of str.
+        label: True class, int64 (N,); -1 for a gallery sample of no known class.
+        split: `train`, `validation`, `test` or `gallery` of each sample, (N,) of str.
         supervised: Training samples that the prior methods explain, bool (N,).
         features: How an input is cut.
         class_names: One a class.
@@ -33,7 +34,10 @@ class Samples:
             image {"size", "channels", "mean": [..], "std": [..]} (pixels in [0, 1] first);
             text {"vocabulary": [...]} (index = token id; "<pad>" and "<unk>" among them; lower-cased word tokens);
             table {"mean": [..], "std": [..]} in the order of feature_names.
+            An image may add {"resize": short side in pixels before the centre crop, bicubic}.
         source: Where the data comes from and under which licence, one sentence.
+        showable: Whether the report may show test samples. Where it may not, it shows gallery samples, or none.
+        complete: Whether every class must have training and test samples; False where the model brings its classes with it.
     """
 
     x: Tensor
@@ -45,6 +49,8 @@ class Samples:
     feature_names: tuple[str, ...]
     preprocessing: dict[str, Any]
     source: str
+    showable: bool = True
+    complete: bool = True
 
     def index(self, split: Split, *, supervised: bool = False) -> Tensor:
         """Positions (= sample ids) of a split, ascending; of its supervised samples only, where asked."""
@@ -52,8 +58,16 @@ class Samples:
         return torch.from_numpy(np.flatnonzero(chosen & self.supervised if supervised else chosen))
 
     def explained(self) -> Tensor:
-        """Positions that prior methods explain: supervised training samples, then test samples, ascending."""
+        """Positions that supervising prior methods explain: supervised training, test and gallery samples, ascending."""
+        return torch.from_numpy(np.flatnonzero(self.supervised | np.isin(self.split, ("test", "gallery"))))
+
+    def scored(self) -> Tensor:
+        """Positions whose maps are measured: the explained ones without the gallery, ascending."""
         return torch.from_numpy(np.flatnonzero(self.supervised | (self.split == "test")))
+
+    def unseen(self) -> Tensor:
+        """Positions that all methods explain and no explainer learns from: test and gallery samples, ascending."""
+        return torch.from_numpy(np.flatnonzero(np.isin(self.split, ("test", "gallery"))))
 
 
 def check(samples: Samples) -> None:
@@ -85,9 +99,10 @@ def check(samples: Samples) -> None:
         if empty:
             raise ArtifactError(f"{len(empty)} texts have no token (first rows: {empty[:10]}): drop them")
     classes = len(samples.class_names)
-    if int(label.min()) < 0 or int(label.max()) >= classes:
-        raise ArtifactError(f"labels lie in [{int(label.min())}, {int(label.max())}], but there are {classes} classes")
-    for split in SPLITS:
+    known = label[torch.from_numpy((samples.split != "gallery") | (label.numpy() != -1))]
+    if int(known.min()) < 0 or int(known.max()) >= classes:
+        raise ArtifactError(f"labels lie in [{int(known.min())}, {int(known.max())}], but there are {classes} classes")
+    for split in SPLITS if samples.complete else ():
         counts = torch.bincount(label[samples.index(split)], minlength=classes)
         lacking = [samples.class_names[i] for i in (counts == 0).nonzero()[:, 0].tolist()]
         if lacking and split != "validation":
@@ -127,6 +142,9 @@ def freeze(samples: Samples, out: str | Path) -> None:
                 "feature_names": list(samples.feature_names),
                 "preprocessing": samples.preprocessing,
                 "source": samples.source,
+                # Written where they say something: a task without them keeps the bytes it always had.
+                **({} if samples.showable else {"showable": False}),
+                **({} if samples.complete else {"complete": False}),
             },
         )
 
@@ -151,6 +169,8 @@ def read(folder: str | Path) -> Samples:
         feature_names=tuple(info["feature_names"]),
         preprocessing=info["preprocessing"],
         source=info["source"],
+        showable=info.get("showable", True),
+        complete=info.get("complete", True),
     )
 
 
@@ -197,3 +217,35 @@ def assign_splits(
     flags = np.zeros(len(chosen), dtype=bool)
     flags[generator.permutation(train)[:supervised]] = True
     return chosen, split, flags
+
+
+def assign_official(
+    official: np.ndarray, groups: np.ndarray, counts: dict[Split, int], supervised: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Splits of data that comes with a test part: test samples are drawn from that, all others from the rest.
+
+    Groups (patients) of the official test part are left out of training and validation, and none of the others is in both.
+
+    Args:
+        official: `train` or `test` of each sample (N,).
+        groups: Group of each sample (N,).
+        counts: Wanted samples of each split.
+        supervised: How many training samples the prior methods explain.
+        generator: Draws samples.
+
+    Returns:
+        Positions of the chosen samples in the original order, split of each, supervised flag of each.
+
+    Raises:
+        ArtifactError: If a part has fewer samples than were asked for.
+    """
+    test = np.flatnonzero(official == "test")
+    if len(test) < counts["test"]:
+        raise ArtifactError(f"the official test part has {len(test)} samples, too few for dataset test: {counts['test']}")
+    rest = np.flatnonzero((official == "train") & ~np.isin(groups, groups[test]))
+    drawn, split, flags = assign_splits(groups[rest], {**counts, "test": 0}, supervised, generator)
+    chosen = np.concatenate([rest[drawn], generator.permutation(test)[: counts["test"]]])
+    split = np.concatenate([split, np.full(counts["test"], "test", dtype=split.dtype)])
+    flags = np.concatenate([flags, np.zeros(counts["test"], dtype=bool)])
+    order = np.argsort(chosen)
+    return chosen[order], split[order], flags[order]

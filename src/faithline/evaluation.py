@@ -19,7 +19,7 @@ from faithline.config import MethodSettings, Params
 from faithline.controls import IMAGE_ONLY, control_map, scaled
 from faithline.curating import CURVE_COLUMNS
 from faithline.errors import ArtifactError
-from faithline.explainers.load import load_explainer
+from faithline.explainers.load import Explainer, load_explainer
 from faithline.judging import Judge
 from faithline.maps import column_to_maps, refuse_strangers
 from faithline.metrics import ranking
@@ -64,10 +64,14 @@ def evaluate(opened: Workspace) -> None:
     metrics = [str(name) for name in params.evaluate.metrics]
     with publish(workspace.evaluation_folder(task)) as folder:
         candidates = _prior_methods(opened, judge, metrics)
-        fresh = {**_explainers(opened, judge), **_controls(opened, judge), **_exact_references(opened, judge)}
+        networks = _networks(opened)
+        fresh = {**_explainers(opened, judge, networks), **_controls(opened, judge), **_exact_references(opened, judge)}
         for name, (role, maps, passes) in fresh.items():
             candidates[name] = _sweep_and_score(opened, judge, name, role, maps, passes, metrics, folder / "curves")
-        _write_maps(opened, {name: item[1] for name, item in fresh.items()}, ids, folder / "maps.parquet")
+        shown = opened.samples.index("gallery")
+        drawn = [(name, ids, item[1]) for name, item in fresh.items()]
+        drawn += [(name, shown, network(opened.samples.x[shown])) for name, network in networks.items() if len(shown)]
+        _write_maps(opened, drawn, folder / "maps.parquet")
 
         names = [*candidates, ORACLE]
         ranks, duplicate_of = rank_candidates(candidates, metrics)
@@ -100,12 +104,15 @@ def _prior_methods(opened: Workspace, judge: Judge, metrics: list[str]) -> dict[
     return candidates
 
 
-def _explainers(opened: Workspace, judge: Judge) -> dict[str, tuple[str, Tensor, float]]:
-    made = {}
+def _networks(opened: Workspace) -> dict[str, Explainer]:
     names = list(opened.params.modality(opened.task).explainers)
     refuse_strangers(workspace.explainer_folder(opened.task, ""), names)
-    for name in names:
-        explainer = load_explainer(workspace.explainer_folder(opened.task, name), opened.target.model)
+    return {name: load_explainer(workspace.explainer_folder(opened.task, name), opened.target.model) for name in names}
+
+
+def _explainers(opened: Workspace, judge: Judge, networks: dict[str, Explainer]) -> dict[str, tuple[str, Tensor, float]]:
+    made = {}
+    for name, explainer in networks.items():
         before = opened.game.passes
         maps = explainer(judge.x)
         made[name] = ("explainer", maps, (opened.game.passes - before) / len(maps))
@@ -329,11 +336,11 @@ def score_frame(ids: Tensor, candidates: dict[str, Candidate], metrics: list[str
     ).with_columns(pl.col("value").fill_nan(None))
 
 
-def _write_maps(opened: Workspace, maps: dict[str, Tensor], ids: Tensor, path: Path) -> None:
+def _write_maps(opened: Workspace, maps: list[tuple[str, Tensor, Tensor]], path: Path) -> None:
     """Maps of the candidates that are no prior method, as they are shown; a map that is not finite is left out."""
     columns: dict[str, list[Any]] = {"sample_id": [], "candidate": []}
     parts = []
-    for name, attribution in maps.items():
+    for name, ids, attribution in maps:
         finite = torch.isfinite(attribution).all(1)
         columns["sample_id"] += ids[finite].tolist()
         columns["candidate"] += [name] * int(finite.sum())

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
-
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+from faithline.pictures import IMAGE_SUFFIXES, read_picture
 
 
 @dataclass(frozen=True)
@@ -85,17 +83,7 @@ def _read_image(path: Path, samples: Samples) -> list[tuple[str, Tensor, Any]]:
     mean, std = np.array(_setting(samples, "mean")), np.array(_setting(samples, "std"))
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         raise ArtifactError(f"{path}: an image task takes {', '.join(IMAGE_SUFFIXES)}")
-    try:
-        with Image.open(path) as image:
-            # Transparent parts become black, the removed colour of most tasks, instead of what lies hidden below them.
-            opaque = ImageOps.exif_transpose(image).convert("RGBA")
-            flat = Image.alpha_composite(Image.new("RGBA", opaque.size, (0, 0, 0, 255)), opaque)
-            pixels = flat.convert("L" if channels == 1 else "RGB")
-            if pixels.size != (size, size):
-                pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ArtifactError(f"{path} is not a whole image ({error})") from error
-    shown = np.asarray(pixels, dtype=np.float32).reshape(size, size, channels) / 255
+    shown = read_picture(path, size=size, channels=channels, resize=samples.preprocessing.get("resize"))
     x = ((shown - mean) / std).astype(np.float32)
     return [(path.stem, torch.from_numpy(x).permute(2, 0, 1).contiguous(), shown)]
 

@@ -206,20 +206,27 @@ class ClassValues(nn.Module):
 
 
 class FromEmbeddings(nn.Module):
-    """A text model as a function of its token embeddings: (embedded (B, L, D), ids (B, L)) -> logits."""
+    """A text model as a function of its token embeddings: (embedded (B, L, D), ids (B, L)) -> logits.
+
+    cuDNN has no backward pass of a recurrent layer in eval mode, so a model with one runs without cuDNN here.
+    """
 
     def __init__(self, model: nn.Module, embedding: nn.Embedding) -> None:
         super().__init__()
         self.model = model
+        self.recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
         # Kept in a tuple: registering it here would list the embedding's weights twice.
         self._embedding = (embedding,)
 
     def forward(self, embedded: Tensor, ids: Tensor) -> Tensor:
         """Run the model on the ids (they tell it what is padding) with its embeddings replaced."""
         handle = self._embedding[0].register_forward_hook(lambda _module, _args, _output: embedded)
+        cudnn = torch.backends.cudnn.enabled
+        torch.backends.cudnn.enabled = cudnn and not self.recurrent
         try:
             return self.model(ids)
         finally:
+            torch.backends.cudnn.enabled = cudnn
             handle.remove()
 
 

@@ -60,7 +60,7 @@ def sweep_methods(opened: Workspace) -> None:
     task, params = opened.task, opened.params
     stored = read_all_maps(opened)
     skipped = _duplicates(opened, stored) if params.curves.skip_duplicates else {}
-    judge = open_judge(opened, opened.samples.explained())
+    judge = open_judge(opened, opened.samples.scored())
     shared = [
         params.seed,
         opened.settings.game.model_dump(),
@@ -82,7 +82,8 @@ def sweep_methods(opened: Workspace) -> None:
             key = engine.content_key([*shared, method], [*inputs, *others])
             scratch = engine.scratch_folder(f"curves-{task}-{method}", key) / "curves.parquet"
             if not scratch.exists():
-                swept = maps.finite & ~torch.isin(maps.sample_ids, skipped.get(method, torch.empty(0, dtype=torch.int64)))
+                swept = maps.finite & torch.isin(maps.sample_ids, judge.sample_ids)
+                swept &= ~torch.isin(maps.sample_ids, skipped.get(method, torch.empty(0, dtype=torch.int64)))
                 ids = maps.sample_ids[swept]
                 rows = torch.searchsorted(judge.sample_ids, ids)
                 before = opened.game.passes

@@ -17,7 +17,19 @@ from torch import Tensor, nn
 
 from faithline import seeding
 from faithline.artifacts import file_sha256, publish, read_json, read_tensors, write_json, write_table, write_tensors
-from faithline.config import BaselineSettings, DatasetSettings, GameSettings, TargetSettings, TaskSettings
+from faithline.checkpoints import load_checkpoint, misfits
+from faithline.config import (
+    BaselineSettings,
+    CheckpointTargetSettings,
+    DatasetSettings,
+    GameSettings,
+    Section,
+    TargetSettings,
+    TaskSettings,
+    TimmTargetSettings,
+    TrainingSettings,
+    target_settings,
+)
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
 from faithline.masking import Baseline, MaskedModel
@@ -169,7 +181,11 @@ class TextTransformer(nn.Module):
 
 
 class TaskModule(Protocol):
-    """What a task file defines; a user's own file outside the package has the same three names."""
+    """What a task file defines; a user's own file outside the package has the same three names.
+
+    A file that needs more than the four counts and a network's size says so with `DATASET_SETTINGS` and `TARGET_SETTINGS`, the
+    sections of `config.py` that it reads.
+    """
 
     MODALITY: str
 
@@ -177,7 +193,7 @@ class TaskModule(Protocol):
         """Inputs, labels, splits and features."""
         ...
 
-    def build_target(self, settings: TargetSettings, samples: Samples) -> nn.Module:
+    def build_target(self, settings: TrainingSettings, samples: Samples) -> nn.Module:
         """The network: inputs -> logits (B, classes). With `epochs: 0` its weights are used as they are."""
         ...
 
@@ -206,13 +222,30 @@ def load_task_module(source: str | Path) -> TaskModule:
     return cast(TaskModule, module)
 
 
+def _check_settings(module: TaskModule, task: TaskSettings) -> None:
+    """Refuse params whose `dataset` or `target` has other keys than the task file reads."""
+    wanted: tuple[tuple[str, Section, type[Section]], ...] = (
+        ("dataset", task.dataset, getattr(module, "DATASET_SETTINGS", DatasetSettings)),
+        ("target", task.target, getattr(module, "TARGET_SETTINGS", TargetSettings)),
+    )
+    for name, given, kind in wanted:
+        if type(given) is not kind:
+            keys, own = set(kind.model_fields), set(type(given).model_fields)
+            faults = [f"lacks {', '.join(sorted(keys - own))}"] if keys - own else []
+            if own - keys:
+                faults.append(f"has {', '.join(sorted(own - keys))}, which it does not read")
+            raise ArtifactError(f"{task.source}: `{name}` in params.yaml {' and '.join(faults)}")
+
+
 def load_samples(task: TaskSettings, seed: int) -> Samples:
     """Samples of a task, made by its file.
 
     Raises:
-        ArtifactError: If the modality of file, samples and params.yaml disagree.
+        ArtifactError: If the modality of file, samples and params.yaml disagree, or the settings have other keys than the file
+            reads.
     """
     module = load_task_module(task.source)
+    _check_settings(module, task)
     if task.modality != module.MODALITY:
         raise ArtifactError(f"{task.source}: MODALITY is {module.MODALITY!r}, params.yaml says modality: {task.modality}")
     samples = module.load_samples(task.dataset, seed)
@@ -222,14 +255,21 @@ def load_samples(task: TaskSettings, seed: int) -> Samples:
 
 
 def build_model(task: TaskSettings, samples: Samples, seed: int) -> nn.Module:
-    """Network of a task with seeded initial weights; tried on two samples, so that a misfit shows before training.
+    """Network of a task with seeded initial weights, or with those of its checkpoint.
+
+    It is tried on two samples, so that a misfit shows before training.
 
     Raises:
-        ArtifactError: If it does not take the task's inputs, or does not give one logit a class.
+        ArtifactError: If it does not take the task's inputs or does not give one logit a class, if its checkpoint is refused, or
+            if the settings have other keys than the file reads.
     """
+    module = load_task_module(task.source)
+    _check_settings(module, task)
     with torch.random.fork_rng():
         torch.manual_seed(seeding.derive(seed, "target", "weights"))
-        model = load_task_module(task.source).build_target(task.target, samples)
+        model = module.build_target(task.target, samples)
+    if isinstance(task.target, CheckpointTargetSettings | TimmTargetSettings) and task.target.checkpoint is not None:
+        load_checkpoint(model, task.target.checkpoint.path, task.target.checkpoint.sha256)
     was_training = model.training
     shape = tuple(samples.x.shape[1:])
     try:
@@ -249,7 +289,7 @@ def build_model(task: TaskSettings, samples: Samples, seed: int) -> nn.Module:
 # ----------------------------------------------------------------------------------------------------------------- training
 
 
-def train_target(model: nn.Module, samples: Samples, settings: TargetSettings, seed: int) -> list[dict[str, float]]:
+def train_target(model: nn.Module, samples: Samples, settings: TrainingSettings, seed: int) -> list[dict[str, float]]:
     """Train a target in place: AdamW, one-cycle learning rate, cross-entropy; no result depends on anything but the seed.
 
     The weights kept are those of the epoch with the best validation accuracy (the later one of equals); they are in eval mode.
@@ -268,13 +308,16 @@ def train_target(model: nn.Module, samples: Samples, settings: TargetSettings, s
     """
     device = seeding.device()
     model.to(device)
+    if not settings.epochs:
+        model.eval()
+        return []
     train, validation = samples.index("train"), samples.index("validation")
     x, label = samples.x.to(device), samples.label.to(device)
     if samples.features.kind == "image":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    steps = max(1, settings.epochs * math.ceil(len(train) / settings.batch))
+    steps = settings.epochs * math.ceil(len(train) / settings.batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=steps + 1)
     order = seeding.torch_generator(seed, "target", "order")
     history: list[dict[str, float]] = []
@@ -347,7 +390,8 @@ def save_target(
         history: From `train_target`.
 
     Returns:
-        The content of `model.json`; `accuracy`, `auc` (one-vs-rest, macro) and `majority` are those of the test split.
+        The content of `model.json`; `accuracy`, `auc` (one-vs-rest, macro over the classes that are there; None
+        if that is one class) and `majority` are those of the test split.
 
     Raises:
         ArtifactError: If a logit is not finite.
@@ -365,7 +409,14 @@ def save_target(
     truth, classes = samples.label[test], len(samples.class_names)
     scores = prob[test].double()
     scores = scores / scores.sum(1, keepdim=True)  # scikit-learn refuses rows that miss 1 by a float32 rounding
-    auc = roc_auc_score(truth, scores[:, 1]) if classes == 2 else roc_auc_score(truth, scores, multi_class="ovr")
+    found = truth.unique()
+    if len(found) < classes:  # a model that knows more classes than the data has
+        each = [roc_auc_score(truth == own, scores[:, own]) for own in found.tolist()] if len(found) > 1 else []
+        auc = sum(each) / len(each) if each else None
+    elif classes == 2:
+        auc = roc_auc_score(truth, scores[:, 1])
+    else:
+        auc = roc_auc_score(truth, scores, multi_class="ovr")
     with publish(folder) as out:
         weights = out / "model.safetensors"
         write_tensors(weights, model.state_dict())
@@ -378,7 +429,7 @@ def save_target(
             "classes": classes,
             "input_shape": list(samples.features.shape),
             "accuracy": float((target[test] == truth).double().mean()),
-            "auc": float(auc),
+            "auc": None if auc is None else float(auc),
             "majority": float(torch.bincount(truth).max()) / len(test),
             "n_test": len(test),
             "history": history,
@@ -419,15 +470,8 @@ def load_target(folder: str | Path, samples: Samples) -> Target:
         raise ArtifactError(f"{folder}: checkpoint takes inputs of shape {info['input_shape']}, task has {shape}")
     if file_sha256(folder / "model.safetensors") != info["sha256"]:
         raise ArtifactError(f"{folder}: model.safetensors is not the file that model.json names: run `dvc repro`")
-    model = load_task_module(info["source"]).build_target(TargetSettings.model_validate(info["settings"]), samples)
-    own = model.state_dict()
-    faults = [f"{name} is missing from the checkpoint" for name in own if name not in weights]
-    faults += [f"{name} is not in the model" for name in weights if name not in own]
-    faults += [
-        f"{name} is {list(weights[name].shape)} in the checkpoint, {list(own[name].shape)} in the model"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
-    ]
+    model = load_task_module(info["source"]).build_target(target_settings(info["settings"]), samples)
+    faults = misfits(model, weights)
     if faults:
         changed = file_sha256(info["source"]) != info["source_sha256"]
         hint = f" ({info['source']} has changed since: run `dvc repro`)" if changed else ""

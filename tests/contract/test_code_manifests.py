@@ -87,6 +87,18 @@ def test_a_file_that_all_share_and_the_libraries_change_every_manifest(tmp_path:
         before = after
 
 
+def test_what_a_task_file_imports_is_in_every_manifest_and_the_task_file_is_not(tmp_path: Path) -> None:
+    before = manifests(_copy(tmp_path))
+    lines = {line.split("  ")[1] for line in before["dataset.txt"].splitlines()}
+    assert {"src/faithline/networks.py", "src/faithline/tables.py", "src/faithline/tasks/digits_cnn.py"} <= lines
+    for file, changed in (("networks.py", set(before)), ("tasks/digits_cnn.py", set(before)), ("tasks/digits_vit.py", set())):
+        path = tmp_path / "src/faithline" / file
+        path.write_text(path.read_text() + "\nX = 1\n")
+        after = manifests(tmp_path)
+        assert {name for name in before if before[name] != after[name]} == changed, file
+        before = after
+
+
 def test_inert_files_exist_and_are_left_out() -> None:
     for file in INERT:
         assert (ROOT / file).is_file()

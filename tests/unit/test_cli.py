@@ -45,6 +45,16 @@ def message(result: Result) -> str:
 # ------------------------------------------------------------------------------------------------------------------- check
 
 
+def test_compose_prints_a_valid_params_file_for_one_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    made = run("compose", "params/tasks/imdb_lstm.yaml")
+    assert made.exit_code == 0
+    (tmp_path / "made.yaml").write_text(made.output)
+    assert run("check", "--params", tmp_path / "made.yaml").output.startswith(f"{tmp_path / 'made.yaml'}: valid (1 tasks, ")
+    assert message(run("compose", "params/tasks/none.yaml")).endswith("No such file or directory: 'params/tasks/none.yaml'")
+    assert "modality = None, must be table, text or image" in message(run("compose", "params/smoke.yaml"))
+
+
 def test_check_accepts_the_presets_and_refuses_a_wrong_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     assert run("check").output.startswith("params.yaml: valid (4 tasks, ")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from faithline import config
 
 ROOT = Path(__file__).parents[2]
-PRESETS = ["params.yaml", "params/smoke.yaml", "params/full.yaml", "params/paper.yaml"]
+PRESETS = ["params.yaml", *(f"params/{name}.yaml" for name in ("smoke", "full", "paper", "photos", "photos_gpu"))]
 
 
 @pytest.fixture
@@ -192,3 +192,69 @@ def test_error_is_quick_and_before_torch(tmp_path: Path, raw: dict[str, Any]) ->
     assert "curate.quantile = 1.7: Input should be less than 0.5" in done.stderr
     for heavy in ("torch", "polars", "pyarrow", "numpy"):
         assert f" {heavy}\n" not in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- kinds of sections
+
+IMAGES = {"train": 9, "supervised": 3, "validation": 2, "test": 2, "path": "photos", "image_size": 64, "patch": 16}
+TIMM = {
+    "epochs": 0,
+    "batch": 2,
+    "learning_rate": 0.1,
+    "weight_decay": 0.0,
+    "dropout": 0.0,
+    "layers": ["norm"],
+    "architecture": "a",
+}
+CHECKPOINT = {"path": "a.safetensors", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("section", "more", "kind"),
+    [
+        ("dataset", {}, config.DatasetSettings),
+        ("dataset", {"path": "a.csv"}, config.TableFileSettings),
+        ("dataset", {"path": "a", "length": 9, "min_count": 2}, config.TextFileSettings),
+        ("dataset", {"path": "a", "image_size": 64, "patch": 16}, config.ImageFolderSettings),
+        ("target", {}, config.TargetSettings),
+        ("target", {"checkpoint": None}, config.CheckpointTargetSettings),
+        ("target", {"checkpoint": CHECKPOINT, "architecture": "lstm"}, config.TextTargetSettings),
+    ],
+)
+def test_the_keys_tell_the_kind(raw: dict[str, Any], section: str, more: dict[str, Any], kind: type) -> None:
+    given = {**raw["tasks"]["digits_cnn"][section], **more}
+    params = config.parse(put(raw, f"tasks.digits_cnn.{section}", given))
+    assert type(getattr(params.tasks["digits_cnn"], section)) is kind
+    assert getattr(params.tasks["digits_cnn"], section).model_dump() == given
+
+
+def test_a_model_of_timm_has_no_width(raw: dict[str, Any]) -> None:
+    params = config.parse(put(raw, "tasks.digits_cnn.target", {**TIMM, "checkpoint": CHECKPOINT}))
+    assert type(params.tasks["digits_cnn"].target) is config.TimmTargetSettings
+    del (pretrained := dict(TIMM))["architecture"]
+    params = config.parse(put(raw, "tasks.digits_cnn.target", pretrained))
+    assert type(params.tasks["digits_cnn"].target) is config.TrainingSettings
+    assert config.target_settings({**TIMM, "checkpoint": CHECKPOINT}).architecture == "a"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "message"),
+    [
+        ("dataset", {**IMAGES, "patch": 15}, r"tasks.digits_cnn.dataset: image_size \(64\) must be a multiple of patch \(15\)"),
+        ("dataset", {**IMAGES, "path": ""}, r"tasks.digits_cnn.dataset.path = '': String should have at least 1"),
+        ("dataset", {**IMAGES, "length": 3}, r"tasks.digits_cnn.dataset.length = 3: Extra inputs are not permitted"),
+        (
+            "target",
+            {**TIMM, "checkpoint": None},
+            r"tasks.digits_cnn.target: epochs = 0 without a checkpoint would explain random",
+        ),
+        ("target", {**TIMM, "checkpoint": {**CHECKPOINT, "sha256": "12"}}, r"tasks.digits_cnn.target.checkpoint.sha256 = '12': "),
+        ("target", TIMM, r"tasks.digits_cnn.target.checkpoint: Field required"),
+        ("target", 5, r"tasks.digits_cnn.target = 5: Input should be a valid dictionary"),
+        ("dataset", None, r"tasks.digits_cnn.dataset = None: Input should be a valid dictionary"),
+        ("target", {**TIMM, "width": 3, "depth": 1, "checkpoint": None}, r"target.architecture = 'a': Input should be 'lstm' or"),
+    ],
+)
+def test_what_a_kind_does_not_allow(raw: dict[str, Any], section: str, given: Any, message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        config.parse(put(raw, f"tasks.digits_cnn.{section}", given))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from faithline import dataset
-from faithline.dataset import SPLITS, Samples, assign_splits, check, freeze, read
+from faithline.dataset import SPLITS, Samples, assign_official, assign_splits, check, freeze, read
 from faithline.errors import ArtifactError
 from faithline.masking import column_features, patch_features, token_features
 
@@ -182,3 +182,76 @@ def test_a_missing_or_truncated_file_is_named(tmp_path):
     parquet.write_bytes(parquet.read_bytes()[:-20])
     with pytest.raises(ArtifactError, match=r"samples\.parquet cannot be read"):
         dataset.read(tmp_path / "task")
+
+
+# -------------------------------------------------------------------------------------------- gallery, flags, official parts
+
+
+def with_gallery(label: int = -1) -> Samples:
+    """Thirty samples and two of the gallery."""
+    plain = table()
+    return replace(
+        plain,
+        x=torch.cat([plain.x, torch.ones(2, 4)]),
+        label=torch.cat([plain.label, torch.tensor([label, 1])]),
+        split=np.concatenate([plain.split, ["gallery", "gallery"]]),
+        supervised=np.concatenate([plain.supervised, [False, False]]),
+        showable=False,
+    )
+
+
+def test_gallery_samples_are_explained_and_never_scored():
+    samples = with_gallery()
+    check(samples)
+    assert samples.index("gallery").tolist() == [30, 31]
+    assert samples.explained().tolist() == [*table().explained().tolist(), 30, 31]
+    assert samples.scored().tolist() == table().explained().tolist() == table().scored().tolist()
+    assert samples.unseen().tolist() == [*table().index("test").tolist(), 30, 31]
+
+
+def test_only_a_gallery_sample_may_lack_a_class():
+    check(with_gallery(-1))
+    with pytest.raises(ArtifactError, match=r"labels lie in \[-2, 1\]"):
+        check(with_gallery(-2))
+    with pytest.raises(ArtifactError, match=r"labels lie in \[-1, 1\]"):
+        check(relabelled(with_gallery(), "validation", -1))
+
+
+def test_flags_are_kept_and_written_only_where_they_say_something(tmp_path):
+    freeze(table(), tmp_path / "plain")
+    assert not {"showable", "complete"} & set((tmp_path / "plain/task.json").read_text().replace('"', " ").split())
+    assert read(tmp_path / "plain").showable
+    assert read(tmp_path / "plain").complete
+    flagged = replace(with_gallery(), complete=False)
+    freeze(flagged, tmp_path / "flagged")
+    again = read(tmp_path / "flagged")
+    assert (again.showable, again.complete) == (False, False)
+    assert again.index("gallery").tolist() == [30, 31]
+    assert again.label.tolist() == flagged.label.tolist()
+
+
+def test_a_model_may_know_more_classes_than_the_data_has():
+    samples = replace(table(), class_names=("no", "yes", "maybe"))
+    with pytest.raises(ArtifactError, match=r"classes \['maybe'\] have no train sample"):
+        check(samples)
+    check(replace(samples, complete=False))
+
+
+def test_official_parts_are_kept_apart():
+    official = np.array(["train"] * 40 + ["test"] * 20)
+    groups = np.array([*np.repeat(np.arange(20), 2), *np.repeat([3, 100, 101, 102], 5)])  # 3 is in both parts
+    counts = {"train": 24, "validation": 6, "test": 10}
+    chosen, split, flags = assign_official(official, groups, counts, 8, np.random.default_rng(0))
+    assert (np.diff(chosen) > 0).all()
+    assert {name: int((split == name).sum()) for name in SPLITS} == counts
+    assert (official[chosen[split == "test"]] == "test").all()
+    assert (official[chosen[split != "test"]] == "train").all()
+    found = {name: set(groups[chosen[split == name]]) for name in SPLITS}
+    assert not found["train"] & found["validation"]
+    assert 3 not in found["train"] | found["validation"]
+    assert flags.sum() == 8
+    assert (split[flags] == "train").all()
+    with pytest.raises(ArtifactError, match="official test part has 20 samples, too few for dataset test: 21"):
+        assign_official(official, groups, {**counts, "test": 21}, 8, np.random.default_rng(0))
+    with pytest.raises(ArtifactError, match=r"train: 39 \(there are"):
+        assign_official(official, groups, {**counts, "train": 39}, 8, np.random.default_rng(0))

@@ -438,3 +438,72 @@ def test_the_stages_make_a_target_from_a_task_and_fail_in_one_line(world):
     assert "inputs.safetensors is missing" in result.stderr
     assert "Traceback" not in result.stderr
     assert json.loads((world / "models/target/tiny_table/model.json").read_text())["classes"] == 2  # the old one stays
+
+
+# --------------------------------------------------------------------------------------- checkpoints, kinds, more classes
+
+
+def with_target(source, **changes: object) -> TaskSettings:
+    raw = settings(source).model_dump()
+    return TaskSettings.model_validate({**raw, "target": {**raw["target"], **changes}})
+
+
+CHECKPOINT_TASK = (
+    USER_TASK
+    + """
+from faithline.config import CheckpointTargetSettings
+TARGET_SETTINGS = CheckpointTargetSettings
+"""
+)
+
+
+def test_a_checkpoint_gives_the_weights_and_no_epoch_changes_them(source):
+    samples = save(source)
+    Path(source).write_text(CHECKPOINT_TASK)
+    given = {"path": "target/model.safetensors", "sha256": file_sha256("target/model.safetensors")}
+    task = with_target(source, checkpoint=given, epochs=0)
+    model = targets.build_model(task, samples, 3)
+    assert targets.train_target(model, samples, task.target, 3) == []
+    assert not model.training
+    info = targets.save_target("again", model, samples, task, 3, [])
+    assert info["sha256"] == given["sha256"]
+    Path("target/model.safetensors").unlink()
+    assert targets.load_target("again", samples).info["settings"]["checkpoint"] == given  # not read again
+    with pytest.raises(ArtifactError, match=r"checkpoint target/model\.safetensors is missing"):
+        targets.build_model(task, samples, 3)
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("target", {"checkpoint": None}, "`target` in params.yaml has checkpoint, which it does not read"),
+        ("target", {"checkpoint": None, "architecture": "lstm"}, "has architecture, checkpoint, which it does not read"),
+        ("dataset", {"path": "a.csv"}, "`dataset` in params.yaml has path, which it does not read"),
+    ],
+)
+def test_keys_that_the_task_file_does_not_read_are_refused(source, section, changes, message):
+    raw = settings(source).model_dump()
+    task = TaskSettings.model_validate({**raw, section: {**raw[section], **changes}})
+    with pytest.raises(ArtifactError, match=message):
+        targets.load_samples(task, 0)
+
+
+def test_keys_that_the_task_file_misses_are_named(source):
+    Path(source).write_text(CHECKPOINT_TASK)
+    with pytest.raises(ArtifactError, match=r"user/own\.py: `target` in params.yaml lacks checkpoint"):
+        targets.load_samples(settings(source), 0)
+
+
+def test_auc_is_taken_over_the_classes_that_are_there(source):
+    task = settings(source, epochs=1)
+    model, samples, _ = train(task)
+    model[3] = nn.Linear(16, 5)
+    wider = replace(samples, class_names=tuple("abcde"), complete=False)
+    info = targets.save_target("wider", model, wider, task, 0, [])
+    test = samples.index("test")
+    with torch.no_grad():
+        prob = model(samples.x[test]).softmax(1)
+    expected = np.mean([roc_auc_score(samples.label[test] == c, prob[:, c]) for c in range(3)])
+    assert info["auc"] == pytest.approx(expected, abs=1e-6)
+    single = replace(wider, label=torch.zeros_like(wider.label))
+    assert targets.save_target("single", model, single, task, 0, [])["auc"] is None

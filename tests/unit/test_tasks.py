@@ -16,11 +16,14 @@ from faithline import dataset, targets
 from faithline.artifacts import file_sha256
 from faithline.config import DatasetSettings, parse
 from faithline.errors import ArtifactError
+from faithline.explainers.target_features import target_view
+from faithline.masking import MaskedModel
 from faithline.seeding import numpy_generator
-from faithline.tasks import affairs_mlp, breast_cancer_mlp, digits_cnn, reviews_transformer
+from faithline.tasks import affairs_mlp, breast_cancer_mlp, digits_cnn, digits_vit, reviews_lstm, reviews_transformer
 
 ROOT = Path(__file__).parents[2]
 PARAMS = parse((ROOT / "params.yaml").read_text())
+FULL = parse((ROOT / "params/full.yaml").read_text())
 
 SMALL = DatasetSettings(train=300, supervised=50, validation=58, test=171)
 MODULES = {"affairs_mlp": affairs_mlp, "breast_cancer_mlp": breast_cancer_mlp, "digits_cnn": digits_cnn}
@@ -82,6 +85,30 @@ def test_no_row_of_answers_is_in_two_splits_of_affairs():
     assert not rows[0] & rows[1] | rows[0] & rows[2] | rows[1] & rows[2]
     assert samples.features.n == 8
     assert 0.2 < float(samples.label.double().mean()) < 0.45
+
+
+def test_targets_of_the_same_data_see_the_same_samples(wheel):
+    cnn, vit = (module.load_samples(SMALL, 0) for module in (digits_cnn, digits_vit))
+    assert torch.equal(cnn.x, vit.x)
+    assert (cnn.split == vit.split).all()
+    assert (cnn.supervised == vit.supervised).all()
+    transformer, lstm = (module.load_samples(FEW, 0) for module in (reviews_transformer, reviews_lstm))
+    assert torch.equal(transformer.x, lstm.x)
+    assert (transformer.split == lstm.split).all()
+
+
+@pytest.mark.parametrize("name", ["digits_vit", "reviews_lstm"])
+def test_the_named_layers_lie_on_the_features(name, wheel):
+    task = FULL.tasks[name]
+    samples = (digits_vit if name == "digits_vit" else reviews_lstm).load_samples(SMALL if name == "digits_vit" else FEW, 0)
+    model = targets.build_model(task, samples, 0).eval()
+    game = MaskedModel(
+        model, samples.features, targets.make_baseline(task.game.baseline, samples, FULL.baselines, 0), max_batch=8
+    )
+    view = target_view(game, samples.x[:3], task.target.layers)
+    assert view.local.shape[:2] == (3, samples.features.n)
+    assert view.local.shape[2] >= len(task.target.layers) * task.target.width
+    assert view.target.tolist() == game.predict(samples.x[:3])[1].tolist()
 
 
 def test_digits_are_black_at_zero_and_shuffled():
@@ -193,10 +220,12 @@ def test_the_cache_lies_in_the_main_repository_of_an_experiment(wheel, tmp_path,
         ("breast_cancer_mlp", "accuracy", 0.93),
         ("digits_cnn", "accuracy", 0.95),
         ("reviews_transformer", "accuracy", 0.72),
+        ("digits_vit", "accuracy", 0.95),
+        ("reviews_lstm", "accuracy", 0.72),
     ],
 )
 def test_the_targets_are_good_enough_to_be_explained(name, metric, least, tmp_path):
-    task = PARAMS.tasks[name]
+    task = FULL.tasks[name] if name in ("digits_vit", "reviews_lstm") else PARAMS.tasks[name]
     samples = targets.load_samples(task, PARAMS.seed)
     assert len(samples.index("test")) >= (171 if name == "breast_cancer_mlp" else 500)
     model = targets.build_model(task, samples, PARAMS.seed)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from faithline.config import Params
-from faithline.dataset import Samples
+from faithline.dataset import Samples, Split
 from faithline.reporting.leaderboard import of_role
 from faithline.reporting.results import TaskResults
 from faithline.seeding import numpy_generator
@@ -39,7 +39,7 @@ class Sample:
     Attributes:
         sample_id: Position in the dataset.
         rule: Why it was chosen.
-        label: True class.
+        label: True class; empty where it is not known.
         predicted: Explained class, the target's own top-1.
         prob: Its probability.
         correct: Whether the target is right.
@@ -116,14 +116,20 @@ def shown(results: TaskResults, params: Params) -> list[str]:
 
 
 def build(results: TaskResults, params: Params) -> Gallery:
-    """Choose the samples, scale the maps and draw every cell."""
-    found = {name: pair for name in shown(results, params) if (pair := results.maps(name)) is not None}
+    """Choose the samples, scale the maps and draw every cell; the samples of the gallery split where there are any, else of test.
+
+    Samples of a data set that may not be shown are never drawn: a task without others has an empty gallery.
+    """
+    split: Split = "gallery" if len(results.samples.index("gallery")) else "test"
+    if split == "test" and not results.samples.showable:
+        return Gallery(results.evaluation.modality, (), (), {})
+    found = {name: pair for name in shown(results, params) if (pair := results.maps(name, split)) is not None}
     if not found:
         return Gallery(results.evaluation.modality, (), (), {})
-    test = results.samples.index("test").numpy()
-    raw = {name: _aligned(test, *pair) for name, pair in found.items()}
-    chosen = choose(results, params, test, raw)
-    positions = np.searchsorted(test, [sample.sample_id for sample in chosen])
+    ids = results.samples.index(split).numpy()
+    raw = {name: _aligned(ids, *pair) for name, pair in found.items()}
+    chosen = choose(results, params, ids, raw)
+    positions = np.searchsorted(ids, [sample.sample_id for sample in chosen])
     scaled = {name: scale(maps[positions], results.evaluation.modality) for name, maps in raw.items()}
     draw = {"image": _pictures, "text": _texts, "table": _bars}[results.evaluation.modality]
     entries = tuple(
@@ -144,16 +150,18 @@ def _aligned(wanted: np.ndarray, ids: np.ndarray, maps: np.ndarray) -> np.ndarra
 def choose(results: TaskResults, params: Params, ids: np.ndarray, maps: Mapping[str, np.ndarray]) -> list[Sample]:
     """`report.gallery` samples by rule: drawn at random, the explainer's best and worst INF, and the most disagreement.
 
+    Samples without scores, as those of the gallery split, are drawn at random or for their disagreement.
+
     Args:
         results: The task.
         params: For the number and the seed.
-        ids: Test samples, ascending.
+        ids: Samples to choose from, ascending.
         maps: Maps of those samples by candidate.
     """
     metric = "inf" if "inf" in params.evaluate.metrics else params.evaluate.metrics[0]
     explainer = results.explainer or next(iter(maps))
     score = results.scores.filter((pl.col("candidate") == explainer) & (pl.col("metric") == metric)).drop_nulls("value")
-    by_score = score.sort("value", "sample_id")["sample_id"].to_list()
+    by_score = score.filter(pl.col("sample_id").is_in(ids.tolist())).sort("value", "sample_id")["sample_id"].to_list()
     alike = agreement([results.samples.features.to_features(torch.from_numpy(m)).numpy() for m in _informed(results, maps)])
     queues = {
         "drawn at random": numpy_generator(params.seed, "report", "gallery", results.name).permutation(ids).tolist(),
@@ -161,11 +169,11 @@ def choose(results: TaskResults, params: Params, ids: np.ndarray, maps: Mapping[
         f"lowest {metric.upper()} of {explainer}": by_score,
         "candidates disagree most": ids[np.argsort(alike, kind="stable")].tolist(),
     }
-    rules = list(queues)
+    rules = [rule for rule, queue in queues.items() if queue]
     chosen: dict[int, str] = {}
     for turn in range(min(params.report.gallery, len(ids))):
         rule = rules[turn] if turn < len(rules) else rules[0]
-        fresh = [sample for sample in (queues[rule] or queues[rules[0]]) if sample not in chosen]
+        fresh = [sample for sample in queues[rule] if sample not in chosen]
         if fresh:
             chosen[int(fresh[0])] = rule
     order = sorted(chosen, key=lambda sample: (rules.index(chosen[sample]), sample))
@@ -175,7 +183,8 @@ def choose(results: TaskResults, params: Params, ids: np.ndarray, maps: Mapping[
     for sample in order:
         label = int(results.samples.label[sample])
         target, prob = targets[sample]
-        samples.append(Sample(sample, chosen[sample], names[label], names[target], float(prob), label == target))
+        known = "" if label < 0 else names[label]
+        samples.append(Sample(sample, chosen[sample], known, names[target], float(prob), label == target))
     return samples
 
 
@@ -245,7 +254,7 @@ def png_uri(pixels: np.ndarray) -> str:
 def _pictures(samples: Samples, sample: Sample, maps: Mapping[str, np.ndarray]) -> Entry:
     base = grey(samples, sample.sample_id)
     own = np.round(255 * base).astype(np.uint8)
-    cells = [Picture("input", png_uri(own), f"input, sample {sample.sample_id}, true class {sample.label}")]
+    cells = [Picture("input", png_uri(own), f"input, sample {sample.sample_id}, true class {sample.label or 'not known'}")]
     for name, values in maps.items():
         alt = f"map of {name} for class {sample.predicted}, sample {sample.sample_id}"
         cells.append(Picture(name, png_uri(overlay(base, _fit(values, base.shape))) if np.isfinite(values).all() else "", alt))

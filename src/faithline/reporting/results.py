@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from faithline import dataset
 from faithline.artifacts import read_json, read_table
 from faithline.config import Params
-from faithline.dataset import Samples
+from faithline.dataset import Samples, Split
 from faithline.errors import ArtifactError
 from faithline.maps import read_misfit
 
@@ -180,15 +180,16 @@ class TaskResults:
         columns = {"sample_id": pl.Int64, "split": None, "sweep": None, "step": None, "fraction": None, "value": None}
         return read_table(path, columns).filter(pl.col("split") == "test")
 
-    def maps(self, candidate: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Sample ids (B,) and maps (B, *map_shape) of a candidate on the test split, by ascending id; None where it has none."""
+    def maps(self, candidate: str, split: Split) -> tuple[np.ndarray, np.ndarray] | None:
+        """Sample ids (B,) and maps (B, *map_shape) of a candidate on a split, by ascending id; None where it has none."""
         columns = {"sample_id": pl.Int64, "attribution": None}
         if candidate in self.methods:
             path = self.root / "data/attributions" / self.name / candidate
-            frame = read_table(path, columns | {"split": None, "finite": pl.Boolean}).filter(pl.col("split") == "test")
+            frame = read_table(path, columns | {"split": None, "finite": pl.Boolean})
         else:
             path = self.root / "data/evaluation" / self.name / "maps.parquet"
             frame = read_table(path, columns | {"candidate": None}).filter(pl.col("candidate") == candidate)
+        frame = frame.filter(pl.col("sample_id").is_in(self.samples.index(split).tolist()))
         if frame.is_empty():
             return None
         frame = frame.sort("sample_id")
