@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from faithline import workspace
-from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
+from faithline.artifacts import maps_column, publish, read_json, read_table, write_json, write_table
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import all_keep_sets
 from faithline.config import MethodSettings, Params
@@ -100,10 +100,12 @@ def _explainers(opened: Workspace, judge: Judge) -> dict[str, tuple[str, Tensor,
     names = list(opened.params.modality(opened.task).explainers)
     refuse_strangers(workspace.explainer_folder(opened.task, ""), names)
     for name in names:
-        explainer = load_explainer(workspace.explainer_folder(opened.task, name), opened.target.model)
-        before = opened.game.passes
+        explainer = load_explainer(
+            workspace.explainer_folder(opened.task, name), opened.target.model, max_batch=opened.settings.game.max_batch
+        )
         maps = explainer(judge.x)
-        made[name] = ("explainer", maps, (opened.game.passes - before) / len(maps))
+        made[name] = ("explainer", maps, explainer.game.passes / len(maps))
+        explainer.game.close()
     return made
 
 
@@ -221,9 +223,13 @@ def _summarise(
                 for m, metric in enumerate(metrics)
             },
             "passes": candidates[name].passes,
+            "training_passes": None,
             "duplicate_of": None if leader is None else names[leader],
         }
     explainer = next(iter(params.modality(opened.task).explainers), None)
+    for name in params.modality(opened.task).explainers:
+        info = read_json(workspace.explainer_folder(opened.task, name) / "model.json")
+        table[name]["training_passes"] = info["training_passes"]
     result: dict[str, Any] = {
         "task": opened.task,
         "modality": opened.settings.modality,
@@ -248,7 +254,7 @@ def _summarise(
         "inf_over_ceiling": {},
     }
     if explainer is not None:
-        result["versus"] = rank_differences(mean, candidates, names, explainer, params)
+        result["versus"] = rank_differences(mean, candidates, names, duplicate_of, explainer, params)
         rivals = [
             name
             for name in names
@@ -266,18 +272,41 @@ def _summarise(
 
 
 def rank_differences(
-    mean: Tensor, candidates: dict[str, Candidate], names: list[str], explainer: str, params: Params
+    mean: Tensor,
+    candidates: dict[str, Candidate],
+    names: list[str],
+    duplicate_of: list[int | None],
+    explainer: str,
+    params: Params,
 ) -> dict[str, dict[str, Any]]:
-    """Paired differences of per-sample mean ranks, explainer minus each other candidate: below 0 the explainer is better."""
+    """Paired differences of per-sample mean ranks, explainer minus each other candidate: below 0 the explainer is better.
+
+    `p_holm` is the p value of the Wilcoxon signed-rank test, adjusted by Holm's procedure over all that the explainer is compared
+    with: every ranked candidate and the median prior. A duplicate is no comparison of its own and has the value of the row that
+    stands for it; references are shown, not tested (None). `separable` says that the interval excludes 0 and that the adjusted p
+    value is at most 1 - confidence.
+    """
     own = mean[:, [names.index(explainer)]]
     priors = [k for k, name in enumerate(names) if candidates[name].role == "supervision"]
     others = [name for name in names if name != explainer]
     columns = torch.cat([mean[:, [names.index(name) for name in others]], _median(mean[:, priors])[:, None]], 1)
     rows = _interval(own - columns, params).rows()
-    return {
-        name: {"mean_rank_difference": {end: row[end] for end in ("mean", "low", "high")}}
-        for name, row in zip([*others, "median_prior"], rows, strict=True)
-    }
+    leaders = [duplicate_of[names.index(name)] for name in others]
+    tested = [candidates[name].role != "reference" and leader is None for name, leader in zip(others, leaders, strict=True)]
+    p = torch.where(torch.tensor([*tested, True]), ranking.wilcoxon(own - columns), torch.nan)
+    adjusted = dict(zip([*others, "median_prior"], ranking.holm(p).tolist(), strict=True))
+    for name, leader in zip(others, leaders, strict=True):
+        if leader is not None and names[leader] in adjusted:
+            adjusted[name] = adjusted[names[leader]]
+    versus = {}
+    for (name, p_holm), row in zip(adjusted.items(), rows, strict=True):
+        apart = row["low"] is not None and row["high"] is not None and not row["low"] <= 0 <= row["high"]
+        versus[name] = {
+            "mean_rank_difference": {end: row[end] for end in ("mean", "low", "high")},
+            "p_holm": None if p_holm != p_holm else p_holm,
+            "separable": apart and p_holm <= 1 - params.evaluate.confidence,
+        }
+    return versus
 
 
 def _median(values: Tensor) -> Tensor:

@@ -46,6 +46,14 @@ class Summary(Interval):
     null: int
 
 
+class TrainingPasses(_Record):
+    """Model evaluations that training an explainer used: values read from the bank, clean inputs, a surrogate's own."""
+
+    bank: int
+    clean: int
+    surrogate: int
+
+
 class CandidateResult(_Record):
     """One row of a task's leaderboard."""
 
@@ -58,13 +66,20 @@ class CandidateResult(_Record):
     metrics: dict[str, Summary]
     difference: dict[str, Interval] = {}
     passes: float | None
+    training_passes: TrainingPasses | None = None
     duplicate_of: str | None = None
 
 
 class RankDifference(_Record):
-    """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better."""
+    """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better.
+
+    `p_holm` is adjusted over all comparisons of the explainer; None where nothing was tested (references). `separable` = the
+    interval excludes 0 and the adjusted p value is small enough.
+    """
 
     mean_rank_difference: Interval
+    p_holm: float | None
+    separable: bool
 
 
 class RunnerUp(RankDifference):
@@ -283,7 +298,7 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     check_rules(params, task, evaluation, path)
     explainers = root / "models/explainers" / task
     target = root / "models/target" / task
-    history = {"epoch": None, "pattern": None, "local": None, "alpha": None, "validation_inf": None}
+    history = dict.fromkeys(("epoch", "loss", "pattern", "local", "alpha", "validation_inf"))
     return TaskResults(
         name=task,
         evaluation=evaluation,
