@@ -17,7 +17,7 @@ from faithline.bank import Masks, all_keep_sets
 from faithline.config import LAW_OF_MODULE, MethodSettings
 from faithline.dataset import Samples
 from faithline.explainers import cxplain, fastshap, l2x, vit_shapley
-from faithline.explainers.target_features import View, raw_view
+from faithline.explainers.target_features import View, view
 from faithline.explainers.train import TrainedExplainer, train_explainer
 from faithline.explainers.training_set import Batch, Pairs
 from faithline.masking import Baseline, MaskedModel, column_features
@@ -54,12 +54,12 @@ class Curved:
         )  # fmt: skip
 
     def kernel_masks(self) -> Masks:
-        """Every proper keep set as often as the Shapley kernel weighs it."""
+        """Every proper keep set as often as the Shapley kernel weighs it, for n = 4 or 5 (where the ratios are whole)."""
         n = self.x.shape[1]
         sizes = self.every.keep[0].sum(1).tolist()
         weights = [0.0 if s in (0, n) else 1 / (math.comb(n, s) * s * (n - s)) for s in sizes]
         least = min(weight for weight in weights if weight)
-        times = torch.tensor([round(2 * weight / least) for weight in weights])
+        times = torch.tensor([round(weight / least) for weight in weights])
         which = torch.repeat_interleave(torch.arange(len(sizes)), times)
         return Masks(self.every.keep[:, which], self.every.values[:, which], self.every.full, self.every.empty, self.every.valid)
 
@@ -87,14 +87,16 @@ def test_shapley_values_are_the_minimum_of_the_fastshap_loss() -> None:
 
 
 def test_fastshap_trained_to_convergence_gives_exact_shapley_values(tmp_path: Path) -> None:
-    curved = Curved(6, 8)
+    curved = Curved(5, 4)
     masks = curved.kernel_masks()
-    trained = _train(curved.game, curved.x, masks, tmp_path, module="fastshap", epochs=250, masks_per_step=masks.keep.shape[1])
-    raw = trained.network(*raw_view(curved.game.features, curved.x))
+    rows = torch.arange(4).repeat(16)  # sixteen steps an epoch
+    settings = {"epochs": 30, "batch": 4, "learning_rate": 0.005, "masks_per_step": masks.keep.shape[1]}
+    trained = _train(curved.game, curved.x[rows], masks.take(rows), tmp_path, module="fastshap", **settings)
+    raw = trained.network(*view(curved.game, curved.x, ["0"])).detach()
     total = curved.every.full - curved.every.empty
     phi = fastshap.normalise(raw, total, curved.every.valid)
     torch.testing.assert_close(phi.sum(1), total, atol=1e-6, rtol=0)
-    assert float(_correlation(phi, curved.shapley).min()) > 0.99
+    assert float(_correlation(phi, curved.shapley).min()) > 0.999
 
 
 def test_normalisation_spreads_what_is_missing_over_real_features_only() -> None:
@@ -182,22 +184,23 @@ def test_a_relaxed_subset_is_a_maximum_of_draws() -> None:
 
 
 def test_l2x_selects_the_features_that_matter(tmp_path: Path) -> None:
-    """Of ten columns the target reads two: on every unseen row they have the highest scores."""
+    """Of ten columns the target's answer depends on two: on unseen rows they have the highest scores."""
     torch.manual_seed(0)
-    model = nn.Linear(10, 2)
+    model = nn.Sequential(nn.Linear(10, 2))
     with torch.no_grad():
-        model.weight.zero_()
-        model.weight[0, 3], model.weight[1, 7] = 4.0, 4.0
+        model[0].weight.zero_()
+        model[0].weight[0, 3], model[0].weight[0, 7] = 4.0, 4.0
     game = MaskedModel(model, column_features(10), Baseline.zero(), max_batch=512)
     x = torch.randn(640, 10)
-    target = game.predict(x)[1]
     keep = torch.rand(640, 24, 10) < 0.5
-    values = game.values(x, keep, target).clone()
-    masks = Masks(keep, values, values[:, 0], values[:, 0], torch.ones(640, 10, dtype=torch.bool))
-    trained = _train(game, x, masks, tmp_path, module="l2x", epochs=30, batch=64, count=512, learning_rate=0.005)
-    scores = trained.network(*raw_view(game.features, x[512:]))
+    # The masks only choose the epoch: theirs is the game in which these two columns count one each.
+    masks = Masks(keep, keep[:, :, [3, 7]].sum(2).float(), torch.full((640,), 2.0), torch.zeros(640), torch.ones(640, 10).bool())
+    size = {"width": 32, "depth": 1, "inputs": "raw", "learning_rate": 0.005}
+    trained = _train(game, x, masks, tmp_path, module="l2x", epochs=30, batch=64, count=512, **size)
+    scores = trained.network(*view(game, x[512:], None)).detach()
     chosen = scores.topk(2, dim=1).indices.sort(1).values
-    assert float((chosen == torch.tensor([3, 7])).all(1).float().mean()) > 0.95
+    assert float((chosen == torch.tensor([3, 7])).all(1).float().mean()) > 0.9
+    assert float(trained.history[-1]["loss"] or 1) < 0.5 * float(trained.history[0]["loss"] or 0)
 
 
 def test_the_predictor_sees_nothing_of_what_is_masked() -> None:
@@ -207,10 +210,10 @@ def test_the_predictor_sees_nothing_of_what_is_masked() -> None:
     mask = torch.tensor([[1.0, 0.0, 1.0, 1.0]])
     for seen, other, tokens in (
         (torch.randn(1, 4, 3), torch.randn(1, 4, 3), 0),
-        (torch.tensor([[3, 4, 5, 0]]), torch.tensor([[3, 9, 5, 7]]), 12),
+        (torch.tensor([[3, 4, 5, 0]]), torch.tensor([[8, 9, 5, 7]]), 12),
     ):
-        view = View(seen, torch.empty(1, 0), torch.zeros(1).long(), valid)
-        predictor = l2x.Predictor(view, tokens, 2, settings).eval()
+        raw = View(seen, torch.empty(1, 0), torch.zeros(1).long(), valid)
+        predictor = l2x.Predictor(raw, tokens, 2, settings).eval()
         changed = torch.where(torch.tensor([False, True, False, True]).reshape(1, 4, *[1] * (seen.ndim - 2)), other, seen)
         torch.testing.assert_close(predictor(changed, valid, mask), predictor(seen, valid, mask))
         assert not torch.allclose(predictor(other, valid, mask), predictor(seen, valid, mask))
@@ -223,16 +226,17 @@ def test_the_surrogate_learns_to_answer_masked_inputs_and_leaves_the_target_alon
     curved = Curved(6, 64)
     before = {name: tensor.clone() for name, tensor in curved.game.model.state_dict().items()}
     passes = curved.game.passes
-    probabilities = curved.game.predict(curved.x)[0].softmax(1)
+    x = curved.x + 1  # the removed value, 0, lies off the data: the target has never been asked about it
+    probabilities = curved.game.predict(x)[0].softmax(1)
     settings = _settings("vit_shapley", surrogate={"epochs": 60, "batch": 16, "learning_rate": 5e-3}).surrogate
     keep = curved.every.keep[:, :10]
-    fitted = vit_shapley.fit_surrogate(curved.game, curved.x, keep, probabilities, settings, seed=0)
+    fitted = vit_shapley.fit_surrogate(curved.game, x, keep, probabilities, settings, seed=0)
     assert curved.game.passes - passes == 64  # the clean inputs above
     assert int(fitted.passes) == 64 * (60 + 10 + 2)
     assert fitted.divergence[-5:].mean() < 0.8 * fitted.divergence[:5].mean()
     for name, tensor in curved.game.model.state_dict().items():
         assert torch.equal(tensor, before[name])
-    again = vit_shapley.fit_surrogate(curved.game, curved.x, keep, probabilities, settings, seed=0)
+    again = vit_shapley.fit_surrogate(curved.game, x, keep, probabilities, settings, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(fitted, again, strict=True))
     # What it was asked: the same masks, in place of the target's values.
     masks = vit_shapley.surrogate_masks(curved.every.first(10), fitted)
@@ -288,12 +292,12 @@ def _train(
     train, validation = (rows, rows) if count is None else (rows[:count], rows[count:])
     split = np.array(["train"] * len(x))
     samples = Samples(x, torch.zeros(len(x)).long(), split, split == "train", game.features, ("a", "b"), (), {}, "")
-    settings = _settings(module, **{"inputs": "raw", "width": 128, "batch": len(x), "weight_decay": 0.0, **changes})
+    settings = _settings(module, **{"width": 128, "batch": len(x), "weight_decay": 0.0, **changes})
     own = masks.take(train)
     return train_explainer(
         game,
         samples,
-        layers=[],
+        layers=["0"],
         train_ids=train,
         train_masks=own.first(0) if module == "l2x" else own,
         validation_ids=validation,
