@@ -629,6 +629,8 @@ def add_explainer(root: Path, name: str, settings: Callable[[dict], dict], row: 
             if law not in raw["tasks"][task]["bank"]["training_laws"]:
                 raw["tasks"][task]["bank"]["training_laws"].append(law)
         shutil.copytree(root / f"models/explainers/{task}/deepfaith", root / f"models/explainers/{task}/{name}")
+        curves = root / "data/evaluation" / task / "curves"
+        shutil.copy2(curves / "deepfaith.parquet", curves / f"{name}.parquet")
 
         def edit(value: dict) -> None:
             value["candidates"][name] = {**value["candidates"]["deepfaith_paper"], **row}

@@ -3,13 +3,13 @@
 import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from faithline.artifacts import file_sha256, read_json, read_tensors, write_json, write_tensors
-from faithline.config import ExplainerSettings, ShapleySettings
+from faithline.config import ExplainerSettings, Output, ShapleySettings
 from faithline.errors import ArtifactError
 from faithline.explainers import fastshap
 from faithline.explainers.network import Network, Shape
@@ -132,7 +132,8 @@ def load_explainer(folder: str | Path, model: nn.Module, *, max_batch: int = 409
         features = Features(**{**info["features"], "shape": tuple(info["features"]["shape"])})
         shape = Shape(**info["network"])
         layers, efficient = info["layers"], info["efficient"]
-        baseline, output = Baseline.zero(), "prob"  # no feature is removed and no value read, unless scores are efficient
+        # No feature is removed and no value read, unless scores are efficient.
+        baseline, output = Baseline.zero(), cast(Output, "prob")
         if efficient is not None:
             baseline, output = Baseline(**efficient["baseline"]), efficient["output"]
     except (KeyError, TypeError) as error:

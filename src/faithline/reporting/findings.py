@@ -193,7 +193,7 @@ def _seeds(inputs: Inputs) -> Finding:
             f"{number(best, 2)}"
         )
     return Finding(
-        "Whatever the training seed, the explainer has a better mean rank than every prior method and control",
+        "Whatever the training seed, the explainer's mean rank is better than that of the best prior method or control",
         "faithline, training seeds",
         _overall(verdicts),
         "; ".join(evidence) + "." if evidence else "The explainer was trained with one seed only.",
