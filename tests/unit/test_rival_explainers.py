@@ -1,5 +1,6 @@
 """The objectives of FastSHAP, CXPlain, L2X and ViT-Shapley, against closed forms and on games whose answer is known."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from scipy import stats
-from tests.unit.test_explainer_training import MODULES, Additive, _settings
+from tests.conftest import run_stage_script
+from tests.unit.test_explainer_training import MODULES, OWN, Additive, _settings
 from torch import Tensor, nn
 
 from faithline import explaining
+from faithline.artifacts import file_sha256
 from faithline.attributions.exact_shapley import attribute as exact_shapley
 from faithline.bank import Masks, all_keep_sets
 from faithline.config import LAW_OF_MODULE, MethodSettings
@@ -307,3 +311,45 @@ def _train(
         seed=0,
         scratch=scratch,
     )
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("modality", ["image", "table", "text"])
+def test_every_module_runs_through_the_stages(modality: str, world: Path) -> None:
+    """From the bank to the tables of a task: each explainer is a row with its cost, trained and tested."""
+    task = f"tiny_{modality}"
+    params = yaml.safe_load((world / "params.yaml").read_text())
+    section = params[modality]
+    first = section["explainers"]["deepfaith"]
+    shared = {key: first[key] for key in first if key not in ("module", "head", "objective", "masks_per_step", "alpha")}
+    for module in MODULES:
+        if module != "deepfaith":
+            section["explainers"][module] = {"module": module, **shared, **OWN[module]}
+    section["explainers"]["deepfaith_seed1"] = {**first, "seed_offset": 1}
+    params["tasks"][task]["bank"]["training_laws"] = ["bernoulli", "shapley_kernel", "singles"]
+    params["tasks"] = {task: params["tasks"][task]}
+    for other in {"image", "table", "text"} - {modality}:
+        params[other]["tasks"] = []
+    (world / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (world / "benchmarks").mkdir()
+    (world / "benchmarks/results.json").write_text("{}\n")
+    (world / "reports/snapshots").mkdir(parents=True)
+    jobs = [("bank", task), *(("attribute", task, method) for method in section["methods"]), ("curves", task), ("curate", task)]
+    jobs += [("explain", task, name) for name in section["explainers"]]
+    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    try:
+        for job in [*jobs, ("evaluate", task), ("report",)]:
+            run_stage_script(world, *job)
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
+    rows = json.loads((world / f"reports/evaluation/{task}.json").read_text())["candidates"]
+    for name in section["explainers"]:
+        info = json.loads((world / f"models/explainers/{task}/{name}/model.json").read_text())
+        assert rows[name]["role"] == "explainer"
+        assert rows[name]["training_passes"] == info["training_passes"]
+        assert rows[name]["passes"] == info["passes"] == (3 if name in ("fastshap", "vit_shapley") else rows[name]["passes"])
+        assert rows[name]["mean_rank"] is not None
+    assert rows["vit_shapley"]["training_passes"]["surrogate"] > 0
+    weights = [world / f"models/explainers/{task}/{name}/model.safetensors" for name in ("deepfaith", "deepfaith_seed1")]
+    assert file_sha256(weights[0]) != file_sha256(weights[1])
