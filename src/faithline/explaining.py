@@ -87,6 +87,7 @@ def explain(opened: Workspace, name: str) -> None:
         train_masks=training_masks(bank, train, settings),
         validation_ids=validation,
         validation_masks=bank.masks(validation, "bernoulli"),
+        selection_masks=training_masks(bank, validation, settings),
         pairs=curated_pairs(opened),
         settings=settings,
         seed=params.seed + settings.seed_offset,
@@ -106,6 +107,7 @@ def history_frame(history: list[Row]) -> pl.DataFrame:
     schema = {
         "epoch": pl.Int32,
         "loss": pl.Float32,
+        "validation_loss": pl.Float32,
         "pattern": pl.Float32,
         "local": pl.Float32,
         "alpha": pl.Float32,

@@ -114,6 +114,7 @@ class Additive:
             "train_masks": self.masks_for(settings).take(ids),
             "validation_ids": validation,
             "validation_masks": self.masks.take(validation),
+            "selection_masks": self.masks_for(settings).take(validation),
             "pairs": pairs,
             "settings": settings,
             "seed": 0,
@@ -175,14 +176,14 @@ def test_training_never_plays_the_game(module: str, additive: Additive, tmp_path
     """Clean passes are counted; not one masked input reaches the target, and what the bank supplied is counted too."""
     before = additive.game.passes
     trained = additive.train(tmp_path / "a", _settings(module, epochs=2), additive.pairs(40))
-    answers = 256 if module in ("l2x", "vit_shapley") else 0  # who learns from the target's output asks for it once more
+    answers = 256 + 64 if module in ("l2x", "vit_shapley") else 0  # who learns from the target's output asks for it once more
     assert additive.game.passes - before == trained.info["clean_passes"] == 256 + 64 + answers
     masks = {"cxplain": N, "l2x": 0, "vit_shapley": 0}.get(module, 24)
     assert trained.info["training_passes"] == {
-        "bank": 256 * (masks + 2 if masks else 0) + 64 * (24 + 2),
+        "bank": (256 + 64) * (masks + 2 if masks else 0),
         "clean": trained.info["clean_passes"],
-        # Fine-tuning sees each sample once an epoch, then come v(all), v(none) and the bank's masks.
-        "surrogate": 256 * (2 + 2 + 24) if module == "vit_shapley" else 0,
+        # Fine-tuning sees each training sample once an epoch, then come v(all), v(none) and the bank's masks of all.
+        "surrogate": 256 * 2 + (256 + 64) * (2 + 24) if module == "vit_shapley" else 0,
     }
     before = additive.game.passes
     raw = additive.train(tmp_path / "b", _settings(module, epochs=1, inputs="raw"), additive.pairs(40))
@@ -192,14 +193,19 @@ def test_training_never_plays_the_game(module: str, additive: Additive, tmp_path
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_best_epoch_is_kept(module: str, additive: Additive, tmp_path: Path) -> None:
+    """Each by its own loss on the validation samples; of DeepFaith that is best INF."""
     trained = additive.train(tmp_path, _settings(module, epochs=8), additive.pairs(40))
-    inf = [float(row["validation_inf"] or 0) for row in trained.history]
     assert [row["epoch"] for row in trained.history] == list(range(1, 9))
-    assert trained.info["best_epoch"] == 1 + int(np.argmax(inf))
-    assert trained.info["validation_inf"] == max(inf)
-    own = {"local", "pattern", "alpha"} if module == "deepfaith" else {"loss"}
+    key = "validation_local" if module == "deepfaith" else "validation_loss"
+    losses = [float(row[key] or 0) for row in trained.history]
+    best = int(np.argmin(losses))
+    assert trained.info["best_epoch"] == 1 + best
+    inf = [float(row["validation_inf"] or 0) for row in trained.history]
+    assert trained.info["validation_inf"] == inf[best]
+    assert inf[best] == max(inf) or module != "deepfaith"
+    own = {"local", "pattern", "alpha"} if module == "deepfaith" else {"loss", "validation_loss"}
     for row in trained.history:
-        assert {key for key in ("loss", "local", "pattern", "alpha") if row[key] is not None} == own
+        assert {key for key in ("loss", "validation_loss", "local", "pattern", "alpha") if row[key] is not None} == own
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -455,6 +461,7 @@ def test_texts_train_end_to_end(tmp_path: Path) -> None:
             train_masks=masks.take(torch.arange(64)).first(0 if settings.module == "l2x" else 16),
             validation_ids=torch.arange(64, 96),
             validation_masks=masks.take(torch.arange(64, 96)),
+            selection_masks=masks.take(torch.arange(64, 96)).first(0 if settings.module == "l2x" else 16),
             pairs=Pairs(torch.empty(0, dtype=torch.int64), torch.empty(0, 5), torch.empty(0)),
             settings=settings,
             seed=0,

@@ -51,11 +51,11 @@ class TrainedExplainer:
     """A trained network and how it came about.
 
     Attributes:
-        network: With the weights of the epoch of best validation infidelity, in eval mode, on the CPU.
+        network: With the weights of the epoch of least validation loss, in eval mode, on the CPU.
         layers: Modules of the target that it reads; None if it sees raw inputs.
         history: One row an epoch: `epoch` (from 1); of DeepFaith `pattern` (mean L_PC, None without curated maps), `local` (mean
-            L_LC) and `alpha` (weight of L_PC in that epoch), of the others `loss`; of all `validation_inf` (mean correlation,
-            higher is better) and `validation_local`. What a module has not is None.
+            L_LC) and `alpha` (weight of L_PC in that epoch), of the others `loss` and `validation_loss`; of all
+            `validation_inf` (mean correlation, higher is better) and `validation_local`. What a module has not is None.
         info: Counts and the chosen epoch, JSON-able.
     """
 
@@ -102,6 +102,7 @@ def train_explainer(
     train_masks: Masks,
     validation_ids: Tensor,
     validation_masks: Masks,
+    selection_masks: Masks,
     pairs: Pairs,
     settings: ExplainerSettings,
     seed: int,
@@ -113,8 +114,9 @@ def train_explainer(
 
     No masked input reaches the target: values come from the bank (those of ViT-Shapley from a surrogate), and clean inputs reach
     it before training only, once a sample for an explainer that reads its features and once for one that learns from its output.
-    Of every module the epoch with the best infidelity on the same validation masks is kept. A killed run goes on from its newest
-    checkpoint and ends with the same bytes. Starts under `torchrun` too; the number of processes must then be `settings.devices`.
+    The epoch whose loss on the validation samples is least is kept, each module by its own loss, DeepFaith by L_LC. A killed run
+    goes on from its newest checkpoint and ends with the same bytes. Starts under `torchrun` too; the number of processes must be
+    `settings.devices` then.
 
     Args:
         game: The game to be explained.
@@ -123,7 +125,8 @@ def train_explainer(
         train_ids: Training samples, ascending (N,).
         train_masks: Their masks for training, in that order, of the law that the module learns from.
         validation_ids: Validation samples, ascending.
-        validation_masks: Their masks; the epoch with the best correlation on them is kept.
+        validation_masks: Their Bernoulli masks, on which every module's INF is measured.
+        selection_masks: Their masks of the law that the module learns from, on which its own loss is; DeepFaith's are the former.
         pairs: Curated maps of training samples, for DeepFaith; may be empty if its objective is `local`.
         settings: The explainer's section of `params.yaml`.
         seed: Root seed.
@@ -143,8 +146,9 @@ def train_explainer(
             f"devices = {settings.devices}, but {accelerator.num_processes} process(es) train: start this stage with "
             f"`torchrun --standalone --nproc-per-node {settings.devices}`"
         )
+    no_pairs = Pairs(pairs.sample_ids[:0], pairs.maps[:0], pairs.weight[:0])
     if not isinstance(settings, DeepFaithSettings):
-        pairs = Pairs(pairs.sample_ids[:0], pairs.maps[:0], pairs.weight[:0])
+        pairs = no_pairs
     elif not len(pairs.sample_ids) and settings.objective != "local":
         raise ArtifactError(f"objective {settings.objective} imitates curated maps, but curation kept none: see curate.on_empty")
     scratch.mkdir(parents=True, exist_ok=True)
@@ -153,23 +157,28 @@ def train_explainer(
     reads = layers if settings.inputs == "target_features" else None
     train_view = view(game, samples.x[train_ids], reads).to(accelerator.device)
     validation_view = view(game, samples.x[validation_ids], reads).to(accelerator.device)
-    probabilities = torch.empty(0)
+    both = samples.x[torch.cat([train_ids, validation_ids])]
+    probabilities = torch.empty(len(both), 0)
     if isinstance(settings, L2xSettings | VitShapleySettings):
-        probabilities = game.predict(samples.x[train_ids])[0].softmax(1).to(accelerator.device)
+        probabilities = game.predict(both)[0].softmax(1).to(accelerator.device)
     clean_passes = game.passes - passes
-    surrogate = None
+    bank_passes = game.baseline.copies * (_values_read(train_masks) + _values_read(selection_masks))
+    surrogate_passes, divergence = 0, None
     if isinstance(settings, VitShapleySettings):
-        surrogate = _surrogate(accelerator, scratch, game, samples.x[train_ids], train_masks, probabilities, settings, seed)
-        train_masks = vit_shapley.surrogate_masks(train_masks, surrogate)
+        keep = torch.cat([train_masks.keep, selection_masks.keep])
+        found = _surrogate(accelerator, scratch, game, both, len(train_ids), keep, probabilities, settings, seed)
+        train_masks = vit_shapley.with_values(train_masks, found["values"][: len(train_ids)])
+        selection_masks = vit_shapley.with_values(selection_masks, found["values"][len(train_ids) :])
+        bank_passes, surrogate_passes, divergence = 0, int(found["passes"]), found["divergence"].tolist()
     data = TrainingSet(train_ids, train_view, train_masks, pairs, accelerator.device)
+    selection = TrainingSet(validation_ids, validation_view, selection_masks, no_pairs, accelerator.device)
 
     torch.manual_seed(seeding.derive(seed, "explainer", "weights"))
     network = Network(network_shape(game, train_view, settings, len(samples.class_names))).to(accelerator.device)
     network.fit_scales(train_view)
     modules: list[nn.Module] = [network]
-    raw = train_view
+    raw = raw_view(game.features, both if isinstance(settings, L2xSettings) else both[:0]).to(accelerator.device)
     if isinstance(settings, L2xSettings):
-        raw = raw_view(game.features, samples.x[train_ids]).to(accelerator.device)
         tokens = game.embedding().num_embeddings if raw.local.ndim == 2 else 0
         modules.append(l2x.Predictor(raw, tokens, len(samples.class_names), settings).to(accelerator.device))
     parameters = [parameter for module in modules for parameter in module.parameters()]
@@ -177,15 +186,18 @@ def train_explainer(
     *prepared, optimizer = accelerator.prepare(*modules, optimizer)
     model = prepared[0]
     losses: Losses
+    selection_losses: Losses
     match settings:
         case DeepFaithSettings():
-            losses = deepfaith.losses
+            losses, selection_losses = deepfaith.losses, deepfaith.losses
         case FastShapSettings() | VitShapleySettings():
-            losses = fastshap.losses
+            losses, selection_losses = fastshap.losses, fastshap.losses
         case CxplainSettings():
-            losses = partial(cxplain.losses, output=game.output)
+            losses = selection_losses = partial(cxplain.losses, output=game.output)
         case L2xSettings():
-            losses = l2x.Selection(prepared[1], raw, probabilities, settings).losses
+            first, rest = slice(len(train_ids)), slice(len(train_ids), None)
+            losses = l2x.Selection(prepared[1], raw.take(first), probabilities[first], settings).losses
+            selection_losses = l2x.Selection(prepared[1], raw.take(rest), probabilities[rest], settings).losses
     progress = _Progress(AlphaController(settings.alpha) if isinstance(settings, DeepFaithSettings) else None)
     accelerator.register_for_checkpointing(progress)
     _resume(accelerator, scratch)
@@ -231,14 +243,17 @@ def train_explainer(
         validation_local = _validation_loss(
             accelerator.unwrap_model(model), validation_view, validation_masks, settings, accelerator.device
         )
-        row: Row = {"epoch": epoch + 1, "loss": None, "pattern": None, "local": None, "alpha": None}
+        chosen_by = validation_local
+        row: Row = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "local", "alpha"))
+        row["epoch"] = epoch + 1
         if progress.controller is None:
-            row["loss"] = epoch_means[0]
+            chosen_by = _selection_loss(prepared, selection, selection_losses, settings.batch, seed)
+            row["loss"], row["validation_loss"] = epoch_means[0], chosen_by
         else:
             row["pattern"], row["local"], row["alpha"] = *epoch_means, weights[0]
         row |= {"validation_inf": 1 - 2 * validation_local, "validation_local": validation_local}
-        if validation_local < progress.best_loss:
-            progress.best_loss, progress.best_epoch = validation_local, epoch + 1
+        if chosen_by < progress.best_loss:
+            progress.best_loss, progress.best_epoch = chosen_by, epoch + 1
             progress.best_weights = {
                 name: tensor.detach().clone() for name, tensor in accelerator.unwrap_model(model).state_dict().items()
             }
@@ -263,11 +278,11 @@ def train_explainer(
         "masks_per_sample": train_masks.keep.shape[1],
         "clean_passes": clean_passes,
         "training_passes": {
-            "bank": game.baseline.copies * ((0 if surrogate else _values_read(train_masks)) + _values_read(validation_masks)),
+            "bank": bank_passes,
             "clean": clean_passes,
-            "surrogate": int(surrogate.passes) if surrogate else 0,
+            "surrogate": surrogate_passes,
         },
-        "surrogate_divergence": surrogate.divergence.tolist() if surrogate else None,
+        "surrogate_divergence": divergence,
         "parameters": sum(p.numel() for p in network.parameters()),
     }
     return TrainedExplainer(network.eval(), reads, progress.history, info)
@@ -329,6 +344,20 @@ def _validation_loss(network: Network, seen: View, masks: Masks, settings: Expla
     return float(loss.mean())
 
 
+@torch.no_grad()
+def _selection_loss(modules: list[nn.Module], data: TrainingSet, losses: Losses, batch: int, seed: int) -> float:
+    """Mean of a module's own loss over the validation samples."""
+    for module in modules:
+        module.eval()
+    torch.manual_seed(seeding.derive(seed, "explainer", "selection"))  # L2X draws subsets: the same ones after each epoch
+    parts = [losses(modules[0](*part.view), part)[0].loss for part in data.in_order(batch)]
+    loss = Loss(torch.cat([part.value for part in parts]), torch.cat([part.defined for part in parts]))
+    mean = float(loss.mean())
+    if not math.isfinite(mean):
+        raise ArtifactError("the loss of the validation samples is not finite: the explainer cannot be judged")
+    return mean
+
+
 def _values_read(masks: Masks) -> int:
     """Values of the bank that an explainer learns from: those of its masks, v(all) and v(none) of each sample."""
     samples, count = masks.keep.shape[:2]
@@ -352,18 +381,23 @@ def _surrogate(
     scratch: Path,
     game: MaskedModel,
     x: Tensor,
-    masks: Masks,
+    fitted: int,
+    keep: Tensor,
     probabilities: Tensor,
     settings: VitShapleySettings,
     seed: int,
-) -> vit_shapley.Surrogate:
-    """The surrogate's values: fitted once by the main process, found again by a run that was killed afterwards."""
+) -> dict[str, Tensor]:
+    """`values` of all inputs x by a surrogate of the first `fitted` of them, its `passes` and its `divergence`.
+
+    The main process makes them once; a run that was killed afterwards finds them again.
+    """
     path = scratch / "surrogate.safetensors"
     if accelerator.is_main_process and not path.exists():
-        fitted = vit_shapley.fit_surrogate(game, x, masks.keep, probabilities, settings.surrogate, seed=seed)
-        write_tensors(path, fitted._asdict())
+        surrogate, divergence = vit_shapley.fit_surrogate(game, x[:fitted], probabilities[:fitted], settings.surrogate, seed=seed)
+        values = vit_shapley.values_with_ends(surrogate, x, keep, probabilities.argmax(1))
+        write_tensors(path, {"values": values, "divergence": divergence, "passes": torch.tensor(surrogate.passes)})
     accelerator.wait_for_everyone()
-    return vit_shapley.Surrogate(**read_tensors(path))
+    return read_tensors(path)
 
 
 def _save(accelerator: Accelerator, scratch: Path, epoch: int) -> None:

@@ -122,6 +122,12 @@ class TrainingSet:
             mine, which = chosen[rank::ranks], which[rank::ranks].to(self._device)
             yield self._batch(mine, which)
 
+    def in_order(self, rows: int) -> Iterator[Batch]:
+        """Every row once with all its masks, `rows` at a time."""
+        masks = torch.arange(self._keep.shape[1], device=self._device)
+        for chosen in torch.arange(len(self.sample_ids)).split(rows):
+            yield self._batch(chosen, masks.expand(len(chosen), -1))
+
     def _batch(self, rows: Tensor, which: Tensor) -> Batch:
         counts = self._pairs_of[rows]
         owner = torch.repeat_interleave(counts).to(self._device)

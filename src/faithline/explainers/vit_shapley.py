@@ -5,7 +5,6 @@ is explained.
 """
 
 import copy
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,28 +16,10 @@ from faithline.config import SurrogateSettings
 from faithline.masking import MaskedModel
 
 
-class Surrogate(NamedTuple):
-    """What a fine-tuned surrogate says, and what it took.
-
-    Attributes:
-        values: Its v(keep) under the masks of the bank, float32 (N, S).
-        full: Its v(all features), (N,).
-        empty: Its v(no feature), (N,).
-        divergence: Mean KL divergence from the target's output in each epoch, (epochs,).
-        passes: Forward passes of the surrogate, fine-tuning and values together, int64 scalar.
-    """
-
-    values: Tensor
-    full: Tensor
-    empty: Tensor
-    divergence: Tensor
-    passes: Tensor
-
-
 def fit_surrogate(
-    game: MaskedModel, x: Tensor, keep: Tensor, probabilities: Tensor, settings: SurrogateSettings, *, seed: int
-) -> Surrogate:
-    """Fine-tune a copy of the target on masked inputs and ask it for the values of the bank's masks.
+    game: MaskedModel, x: Tensor, probabilities: Tensor, settings: SurrogateSettings, *, seed: int
+) -> tuple[MaskedModel, Tensor]:
+    """Fine-tune a copy of the target on masked inputs.
 
     `KL(f(x) || surrogate(x masked))`, a mask drawn anew for every sample and epoch, all its sizes being equally likely. The copy
     stays in eval mode, so that statistics of normalisation layers are the target's. No call reaches the target.
@@ -46,10 +27,12 @@ def fit_surrogate(
     Args:
         game: The game of the target; its removal and its value are those of the surrogate's game.
         x: Training inputs (N, ...).
-        keep: Masks of the bank, bool (N, S, n).
-        probabilities: The target's output for the clean inputs, (N, classes).
+        probabilities: The target's output for them, (N, classes), on the device of the target.
         settings: Length of the fine-tuning.
         seed: Root seed.
+
+    Returns:
+        The game of the surrogate, whose `passes` count the fine-tuning, and the mean divergence of each epoch, float32 (epochs,).
 
     Source:
         Covert et al., Learning to Estimate Shapley Values with Vision Transformers, ICLR 2023, Eq. (4) and section 4.
@@ -76,12 +59,19 @@ def fit_surrogate(
             total += float(loss.detach()) * len(rows)
         means.append(total / len(x))
     model.requires_grad_(False)
-    # One stream for the ends and the bank's masks; the class is the one the target explains.
-    ends = torch.stack([torch.ones_like(keep[:, 0]), ~game.features.valid(x)], 1)
-    values = surrogate.values(x, torch.cat([ends, keep], 1), probabilities.argmax(1))
-    passes = torch.tensor(surrogate.passes)
-    surrogate.close()
-    return Surrogate(values[:, 2:].clone(), values[:, 0].clone(), values[:, 1].clone(), torch.tensor(means), passes)
+    return surrogate, torch.tensor(means)
+
+
+def values_with_ends(surrogate: MaskedModel, x: Tensor, keep: Tensor, target: Tensor) -> Tensor:
+    """v(all), v(none) and v of each mask, float32 (N, 2 + S), for keep (N, S, n) and explained classes (N,)."""
+    ends = torch.stack([torch.ones_like(surrogate.features.valid(x)), ~surrogate.features.valid(x)], 1)
+    # Cloned, since what was made in inference mode cannot take part in training.
+    return surrogate.values(x, torch.cat([ends, keep], 1), target).clone()
+
+
+def with_values(masks: Masks, values: Tensor) -> Masks:
+    """The same masks with other values, as `values_with_ends` gives them."""
+    return Masks(masks.keep, values[:, 2:], values[:, 0], values[:, 1], masks.valid)
 
 
 def uniform_size_masks(valid: Tensor, generator: torch.Generator) -> Tensor:
@@ -89,8 +79,3 @@ def uniform_size_masks(valid: Tensor, generator: torch.Generator) -> Tensor:
     order = torch.rand(valid.shape, generator=generator).masked_fill(~valid, 2.0).argsort(1).argsort(1)
     size = (torch.rand(len(valid), generator=generator) * (valid.sum(1) + 1)).long()
     return (order < size[:, None]) | ~valid
-
-
-def surrogate_masks(masks: Masks, surrogate: Surrogate) -> Masks:
-    """The bank's masks with the surrogate's values in the place of the target's."""
-    return Masks(masks.keep, surrogate.values, surrogate.full, surrogate.empty, masks.valid)
