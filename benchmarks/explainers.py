@@ -47,7 +47,7 @@ def measure() -> dict[str, dict[str, object]]:
     game = MaskedModel(model, patch_features(28, 4, channels=1), Baseline.zero(), max_batch=SAMPLES)
     x = torch.rand(SAMPLES, 1, 28, 28)
     network = Network(network_shape(game, view(game, x, sizes.layers), settings, classes=10))
-    explainer = Explainer(game, network, sizes.layers)
+    explainer = Explainer(game, network, sizes.layers, efficient=False)
     target = game.predict(x)[1].clone()
     peer = IntegratedGradients(nn.Sequential(game.model, nn.Softmax(1)))
 

@@ -109,6 +109,7 @@ def tiny_params() -> dict[str, Any]:
                 "exact": False,
                 "fitting": 32,
                 "training": 16,
+                "training_laws": ["bernoulli"],
                 "evaluation": 16,
                 "reference": 32,
                 "fixed_size_fraction": 0.4,

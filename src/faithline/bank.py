@@ -1,8 +1,8 @@
 """The mask bank: random coalitions of each sample and their values, computed once and shared by all that needs them.
 
 Masks do not depend on any attribution map. The same rows therefore serve LIME, KernelSHAP and Banzhaf fits (`fitting`,
-`reference`), the local-correlation loss (`training`) and the correlation metrics (`evaluation`). Each use draws from its own
-seed, so that no map is judged by the masks it was fitted on.
+`reference`), the losses of explainers (`training`) and the correlation metrics (`evaluation`). Each use and each law draws from
+its own seed, so that no map is judged by the masks it was fitted on, and one more law changes no mask of the others.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ USES: tuple[Use, ...] = ("fitting", "training", "evaluation", "reference")
 
 LAWS: dict[Use, tuple[Law, ...]] = {
     "fitting": ("bernoulli", "shapley_kernel"),
-    "training": ("bernoulli",),
     "evaluation": ("bernoulli", "fixed_size", "singles"),
     "reference": ("bernoulli",),
 }
+"""Laws of each use; those of `training` depend on which explainers are trained (`bank.training_laws`)."""
 
 COLUMNS = {
     "sample_id": pl.Int64,
@@ -163,7 +163,7 @@ def _sample_masks(
     use: Use, law: Law, valid: np.ndarray, settings: BankSettings, seed: int, task: str, sample_id: int
 ) -> np.ndarray:
     generator = numpy_generator(seed, "bank", task, use, law, sample_id)
-    if settings.exact and law != "singles" and use != "fitting":
+    if settings.exact and law in ("bernoulli", "fixed_size") and use != "fitting":
         every = all_keep_sets(len(valid)).numpy()
         if law == "bernoulli":
             return every
@@ -198,7 +198,7 @@ def compute(
     """Draw the masks of one use for some samples and play them, all in one stream of model batches.
 
     With `settings.exact` the model sees each of the 2^n keep sets once and every mask is a look-up; `evaluation` then also
-    stores the table itself (law `all`), and all laws but KernelSHAP's and LIME's are enumerated instead of drawn.
+    stores the table itself (law `all`), and `bernoulli` and `fixed_size` are enumerated instead of drawn, LIME's aside.
 
     Args:
         game: The game.
@@ -214,7 +214,7 @@ def compute(
         One row a (sample, law), in the order of samples, then laws.
     """
     valid = game.features.valid(x).cpu().numpy()
-    laws: list[Law] = list(LAWS[use])
+    laws: list[Law] = [*settings.training_laws] if use == "training" else [*LAWS[use]]
     per_sample = [
         [_sample_masks(use, law, valid[i], settings, seed, task, int(sample_id)) for law in laws]
         for i, sample_id in enumerate(sample_ids)

@@ -43,6 +43,7 @@ Role = Literal["supervision", "baseline", "reference"]
 Output = Literal["prob", "logit", "logodds"]
 Metric = Literal["fc", "fe", "mc", "inf", "rp", "ins", "del", "neg", "pos", "irof"]
 Control = Literal["random", "mean_map", "edge", "centre"]
+TrainingLaw = Literal["bernoulli", "shapley_kernel", "singles"]
 
 
 class Section(BaseModel):
@@ -206,9 +207,17 @@ class BankSettings(Section):
     exact: bool
     fitting: Count
     training: Count
+    training_laws: list[TrainingLaw]
+    """Mask laws of the training use, `training` masks each; `singles` has one mask a feature. `bernoulli` is always needed."""
     evaluation: Count
     reference: Count
     fixed_size_fraction: Fraction
+
+    @model_validator(mode="after")
+    def _bernoulli_is_there(self) -> "BankSettings":
+        if "bernoulli" not in self.training_laws or len(set(self.training_laws)) < len(self.training_laws):
+            raise ValueError(f"training_laws = {self.training_laws}: must name bernoulli, and no law twice")
+        return self
 
 
 class TaskSettings(Section):
@@ -415,13 +424,10 @@ class AlphaSettings(Section):
     reset_factor: Annotated[float, Field(ge=1)]
 
 
-class ExplainerSettings(Section):
-    """One trained explainer. Variants share a module, so an ablation is one more entry with other values."""
+class ExplainerTraining(Section):
+    """What every trained explainer has: the network, the optimiser, the length of training."""
 
-    module: Literal["deepfaith"]
     inputs: Literal["raw", "target_features"]
-    head: Literal["sigmoid", "signed"]
-    objective: Literal["full", "pattern", "local"]
     width: Count
     depth: Count
     heads: Count
@@ -431,16 +437,81 @@ class ExplainerSettings(Section):
     learning_rate: Positive
     weight_decay: NonNegative
     warmup_fraction: UnitInterval
-    masks_per_step: Annotated[int, Field(ge=3)]
-    alpha: AlphaSettings
     precision: Literal["fp32", "bf16"]
     devices: Count
+    seed_offset: Annotated[int, Field(ge=0)]
+    """Added to `seed` for this explainer only: entries that differ in nothing else show the spread of training."""
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "ExplainerSettings":
+    def _heads_divide_width(self) -> "ExplainerTraining":
         if self.width % self.heads:
             raise ValueError(f"width ({self.width}) must be a multiple of heads ({self.heads})")
         return self
+
+
+class DeepFaithSettings(ExplainerTraining):
+    """DeepFaith: imitation of curated maps, then the local correlation with the bank's effects."""
+
+    module: Literal["deepfaith"]
+    head: Literal["sigmoid", "signed"]
+    objective: Literal["full", "pattern", "local"]
+    masks_per_step: Annotated[int, Field(ge=3)]
+    alpha: AlphaSettings
+
+
+class ShapleySettings(ExplainerTraining):
+    """An explainer that regresses on Shapley-kernel masks."""
+
+    masks_per_step: Count
+
+
+class FastShapSettings(ShapleySettings):
+    """FastSHAP: Shapley values of the explained model itself."""
+
+    module: Literal["fastshap"]
+
+
+class SurrogateSettings(Section):
+    """Fine-tuning of the copy of the target that learns to answer masked inputs."""
+
+    epochs: Count
+    batch: Count
+    learning_rate: Positive
+
+
+class VitShapleySettings(ShapleySettings):
+    """ViT-Shapley: FastSHAP's regression on the values of a surrogate of the target."""
+
+    module: Literal["vit_shapley"]
+    surrogate: SurrogateSettings
+
+
+class CxplainSettings(ExplainerTraining):
+    """CXPlain: the distribution of single-feature effects."""
+
+    module: Literal["cxplain"]
+
+
+class L2xSettings(ExplainerTraining):
+    """L2X: a subset of at most `subset` features from which the target's output can be predicted."""
+
+    module: Literal["l2x"]
+    subset: Count
+    temperature: Positive
+
+
+ExplainerSettings = Annotated[
+    DeepFaithSettings | FastShapSettings | VitShapleySettings | CxplainSettings | L2xSettings, Field(discriminator="module")
+]
+"""One trained explainer; `module` says which keys it has. Variants share a module: an ablation is one more entry."""
+
+LAW_OF_MODULE: dict[str, TrainingLaw] = {
+    "deepfaith": "bernoulli",
+    "fastshap": "shapley_kernel",
+    "vit_shapley": "shapley_kernel",
+    "cxplain": "singles",
+}
+"""Which masks of the training bank a module learns from; those left out learn from none."""
 
 
 class ModalitySettings(Section):
@@ -544,10 +615,16 @@ class Params(Section):
                             f"must be <= tasks.{name}.{where} ({limit})"
                         )
                 for explainer, settings in section.explainers.items():
-                    if settings.masks_per_step > bank.training:
+                    if isinstance(settings, DeepFaithSettings | ShapleySettings) and settings.masks_per_step > bank.training:
                         faults.append(
                             f"{modality}.explainers.{explainer}.masks_per_step = {settings.masks_per_step}: "
                             f"must be <= tasks.{name}.bank.training ({bank.training})"
+                        )
+                    law = LAW_OF_MODULE.get(settings.module, "bernoulli")
+                    if law not in bank.training_laws:
+                        faults.append(
+                            f"{modality}.explainers.{explainer}.module = {settings.module!r}: "
+                            f"needs {law} in tasks.{name}.bank.training_laws ({', '.join(bank.training_laws)})"
                         )
             if section.tasks and self.report.reference not in roles:
                 faults.append(f"report.reference = {self.report.reference!r}: must be one of {modality}.methods {sorted(roles)}")
@@ -600,7 +677,7 @@ def parse(text: str, origin: str = "params.yaml") -> Params:
     except ValidationError as error:
         lines: list[str] = []
         for fault in error.errors():
-            key = ".".join(str(part) for part in fault["loc"] if not str(part).startswith("["))  # marks, not keys
+            key = ".".join(_places(fault["loc"]))
             message = fault["msg"].removeprefix("Value error, ")
             if not key:
                 lines += message.splitlines()
@@ -619,6 +696,12 @@ def target_settings(data: dict[str, Any]) -> TrainingSettings:
     """
     found: TrainingSettings = TypeAdapter(AnyTarget).validate_python(data)
     return found
+
+
+def _places(loc: tuple[int | str, ...]) -> list[str]:
+    """The dotted key of a fault without what pydantic adds: marks in brackets, and the module that it took an explainer for."""
+    union = len(loc) > 3 and loc[1] == "explainers" and loc[3] != "[key]"
+    return [str(part) for part in (loc[:3] + loc[4:] if union else loc) if not str(part).startswith("[")]
 
 
 def load(path: str | Path = "params.yaml") -> Params:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from faithline import workspace
-from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
+from faithline.artifacts import maps_column, publish, read_json, read_table, write_json, write_table
 from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import all_keep_sets
@@ -107,15 +107,17 @@ def _prior_methods(opened: Workspace, judge: Judge, metrics: list[str]) -> dict[
 def _networks(opened: Workspace) -> dict[str, Explainer]:
     names = list(opened.params.modality(opened.task).explainers)
     refuse_strangers(workspace.explainer_folder(opened.task, ""), names)
-    return {name: load_explainer(workspace.explainer_folder(opened.task, name), opened.target.model) for name in names}
+    largest = opened.settings.game.max_batch
+    folders = {name: workspace.explainer_folder(opened.task, name) for name in names}
+    return {name: load_explainer(folder, opened.target.model, max_batch=largest) for name, folder in folders.items()}
 
 
 def _explainers(opened: Workspace, judge: Judge, networks: dict[str, Explainer]) -> dict[str, tuple[str, Tensor, float]]:
     made = {}
     for name, explainer in networks.items():
-        before = opened.game.passes
+        before = explainer.game.passes
         maps = explainer(judge.x)
-        made[name] = ("explainer", maps, (opened.game.passes - before) / len(maps))
+        made[name] = ("explainer", maps, (explainer.game.passes - before) / len(maps))
     return made
 
 
@@ -233,9 +235,13 @@ def _summarise(
                 for m, metric in enumerate(metrics)
             },
             "passes": candidates[name].passes,
+            "training_passes": None,
             "duplicate_of": None if leader is None else names[leader],
         }
     explainer = next(iter(params.modality(opened.task).explainers), None)
+    for name in params.modality(opened.task).explainers:
+        info = read_json(workspace.explainer_folder(opened.task, name) / "model.json")
+        table[name]["training_passes"] = info["training_passes"]
     result: dict[str, Any] = {
         "task": opened.task,
         "modality": opened.settings.modality,
@@ -260,7 +266,7 @@ def _summarise(
         "inf_over_ceiling": {},
     }
     if explainer is not None:
-        result["versus"] = rank_differences(mean, candidates, names, explainer, params)
+        result["versus"] = rank_differences(mean, candidates, names, duplicate_of, explainer, params)
         rivals = [
             name
             for name in names
@@ -278,18 +284,41 @@ def _summarise(
 
 
 def rank_differences(
-    mean: Tensor, candidates: dict[str, Candidate], names: list[str], explainer: str, params: Params
+    mean: Tensor,
+    candidates: dict[str, Candidate],
+    names: list[str],
+    duplicate_of: list[int | None],
+    explainer: str,
+    params: Params,
 ) -> dict[str, dict[str, Any]]:
-    """Paired differences of per-sample mean ranks, explainer minus each other candidate: below 0 the explainer is better."""
+    """Paired differences of per-sample mean ranks, explainer minus each other candidate: below 0 the explainer is better.
+
+    `p_holm` is the p value of the Wilcoxon signed-rank test, adjusted by Holm's procedure over all that the explainer is compared
+    with: every ranked candidate and the median prior. A duplicate is no comparison of its own and has the value of the row that
+    stands for it; references are shown, not tested (None). `separable` says that the interval excludes 0 and that the adjusted p
+    value is at most 1 - confidence.
+    """
     own = mean[:, [names.index(explainer)]]
     priors = [k for k, name in enumerate(names) if candidates[name].role == "supervision"]
     others = [name for name in names if name != explainer]
     columns = torch.cat([mean[:, [names.index(name) for name in others]], _median(mean[:, priors])[:, None]], 1)
     rows = _interval(own - columns, params).rows()
-    return {
-        name: {"mean_rank_difference": {end: row[end] for end in ("mean", "low", "high")}}
-        for name, row in zip([*others, "median_prior"], rows, strict=True)
-    }
+    leaders = [duplicate_of[names.index(name)] for name in others]
+    tested = [candidates[name].role != "reference" and leader is None for name, leader in zip(others, leaders, strict=True)]
+    p = torch.where(torch.tensor([*tested, True]), ranking.wilcoxon(own - columns), torch.nan)
+    adjusted = dict(zip([*others, "median_prior"], ranking.holm(p).tolist(), strict=True))
+    for name, leader in zip(others, leaders, strict=True):
+        if leader is not None and names[leader] in adjusted:
+            adjusted[name] = adjusted[names[leader]]
+    versus = {}
+    for (name, p_holm), row in zip(adjusted.items(), rows, strict=True):
+        apart = row["low"] is not None and row["high"] is not None and not row["low"] <= 0 <= row["high"]
+        versus[name] = {
+            "mean_rank_difference": {end: row[end] for end in ("mean", "low", "high")},
+            "p_holm": None if p_holm != p_holm else p_holm,
+            "separable": apart and p_holm <= 1 - params.evaluate.confidence,
+        }
+    return versus
 
 
 def _median(values: Tensor) -> Tensor:

@@ -7,12 +7,15 @@ from pathlib import Path
 import polars as pl
 import torch
 from dvclive import Live
+from torch import Tensor
 
 from faithline import engine, workspace
 from faithline.artifacts import publish, read_table, write_table
-from faithline.explainers.deepfaith import Pairs
+from faithline.bank import Bank, Masks
+from faithline.config import CxplainSettings, ExplainerSettings, L2xSettings, ShapleySettings
 from faithline.explainers.load import save_explainer
 from faithline.explainers.train import Row, train_explainer
+from faithline.explainers.training_set import Pairs
 from faithline.maps import column_to_maps
 from faithline.workspace import Workspace
 
@@ -41,6 +44,20 @@ def curated_pairs(opened: Workspace) -> Pairs:
     )
 
 
+def training_masks(bank: Bank, sample_ids: Tensor, settings: ExplainerSettings) -> Masks:
+    """The masks that a module learns from, in the order of the samples.
+
+    Raises:
+        ArtifactError: If the bank has none of that law.
+    """
+    if isinstance(settings, ShapleySettings):
+        return bank.masks(sample_ids, "shapley_kernel")
+    if isinstance(settings, CxplainSettings):
+        return bank.masks(sample_ids, "singles")
+    masks = bank.masks(sample_ids, "bernoulli")
+    return masks.first(0) if isinstance(settings, L2xSettings) else masks
+
+
 def explain(opened: Workspace, name: str) -> None:
     """Train an explainer and write `models/explainers/<task>/<name>/` and its DVCLive curves in `reports/train/<task>/<name>/`.
 
@@ -67,12 +84,13 @@ def explain(opened: Workspace, name: str) -> None:
         opened.samples,
         layers=opened.settings.target.layers,
         train_ids=train,
-        train_masks=bank.masks(train, "bernoulli"),
+        train_masks=training_masks(bank, train, settings),
         validation_ids=validation,
         validation_masks=bank.masks(validation, "bernoulli"),
+        selection_masks=training_masks(bank, validation, settings),
         pairs=curated_pairs(opened),
         settings=settings,
-        seed=params.seed,
+        seed=params.seed + settings.seed_offset,
         scratch=scratch,
     )
     if int(os.environ.get("RANK", "0")) != 0:  # under torchrun one process writes
@@ -88,6 +106,8 @@ def history_frame(history: list[Row]) -> pl.DataFrame:
     """The training curves, one row an epoch."""
     schema = {
         "epoch": pl.Int32,
+        "loss": pl.Float32,
+        "validation_loss": pl.Float32,
         "pattern": pl.Float32,
         "local": pl.Float32,
         "alpha": pl.Float32,

@@ -338,6 +338,22 @@ class MaskedModel:
         logits = torch.cat([self._logits(part.to(self._device)) for part in x.split(self.max_batch)])
         return logits, logits.argmax(1)
 
+    def masked(self, x: Tensor, rows: Tensor, keep: Tensor) -> Tensor:
+        """The inputs of Q coalitions, (Q, copies, ...): what stays as it is in x, all else as the baseline has it.
+
+        Args:
+            x: Inputs (B, ...).
+            rows: Which input each coalition belongs to, int64 (Q,), on the device of x.
+            keep: Features that stay, bool (Q, n), on the device of x.
+        """
+        # A batch mostly holds many masks of few samples: make each sample's replacement once.
+        samples, which = rows.unique(return_inverse=True)
+        replacement = self.baseline.replacement(x[samples])
+        if self.features.kind == "text":
+            keep = keep | ~self.features.valid(x)[rows]  # padding is no feature: it can't be removed
+        stays = self.features.expand(keep)[:, None]
+        return torch.where(stays, x[rows][:, None], replacement[which])
+
     @torch.inference_mode()
     def evaluate(self, x: Tensor, rows: Tensor, keep: Tensor, target: Tensor) -> Outcome:
         """Play Q coalitions in one stream of full batches.
@@ -363,15 +379,9 @@ class MaskedModel:
             rows.split(self.max_batch // self.baseline.copies), keep.split(self.max_batch // self.baseline.copies), strict=True
         ):
             part_rows, part_keep = part_rows.to(self._device), part_keep.to(self._device)
-            # A batch mostly holds many masks of few samples: make each sample's replacement once.
-            samples, which = part_rows.unique(return_inverse=True)
-            replacement = self.baseline.replacement(x[samples])
-            copies = replacement.shape[1]
-            if self.features.kind == "text":
-                part_keep = part_keep | ~self.features.valid(x)[part_rows]  # padding is no feature: it can't be removed
-            stays = self.features.expand(part_keep)[:, None]
-            inputs = torch.where(stays, x[part_rows][:, None], replacement[which]).flatten(0, 1)
-            logits = self._logits(inputs)
+            inputs = self.masked(x, part_rows, part_keep)
+            copies = inputs.shape[1]
+            logits = self._logits(inputs.flatten(0, 1))
             part_target = target[part_rows]
             value = class_value(logits, part_target.repeat_interleave(copies), self.output)
             values.append(value.reshape(-1, copies).mean(1))

@@ -12,9 +12,17 @@ from faithline.errors import ArtifactError
 from faithline.masking import Baseline, MaskedModel, column_features, token_features
 
 
-def settings(*, exact: bool = False, fitting: int = 20, training: int = 12, evaluation: int = 16) -> BankSettings:
+def settings(
+    *, exact: bool = False, fitting: int = 20, training: int = 12, evaluation: int = 16, laws: tuple[str, ...] = ("bernoulli",)
+) -> BankSettings:
     return BankSettings(
-        exact=exact, fitting=fitting, training=training, evaluation=evaluation, reference=30, fixed_size_fraction=0.4
+        exact=exact,
+        fitting=fitting,
+        training=training,
+        training_laws=list(laws),
+        evaluation=evaluation,
+        reference=30,
+        fixed_size_fraction=0.4,
     )
 
 
@@ -118,6 +126,24 @@ def test_exact_tasks_call_the_model_once_a_keep_set_and_enumerate_every_law(tmp_
     looked_up, played = table.evaluate(rows, keep), game.evaluate(x, rows, keep, target)
     assert torch.equal(looked_up.value, played.value)
     assert torch.equal(looked_up.top, played.top)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_more_laws_for_training_leave_the_bernoulli_masks_as_they_were(exact: bool):
+    """Not one bit of a mask or of a value moves when explainers that learn from other masks are added."""
+    game = table_game(6)
+    x, ids = torch.randn(5, 6), torch.arange(5)
+    target = game.predict(x)[1]
+    laws = ("bernoulli", "shapley_kernel", "singles")
+    alone = bank.compute(game, x, target, ids, "training", settings(exact=exact), seed=1, task="t")
+    before = game.passes
+    made = bank.compute(game, x, target, ids, "training", settings(exact=exact, laws=laws), seed=1, task="t")
+    assert game.passes - before == 5 * (2**6 if exact else 2 + 12 + 12 + 6)
+    assert alone["law"].to_pylist() == ["bernoulli"] * 5
+    assert made["law"].to_pylist() == list(laws) * 5
+    assert made.filter(made["law"].to_numpy() == "bernoulli").equals(alone)
+    kernel = made.filter(made["law"].to_numpy() == "shapley_kernel")
+    assert [len(values) for values in kernel["values"].to_pylist()] == [12] * 5  # drawn also where all sets are known
 
 
 def test_text_masks_leave_padding_alone():

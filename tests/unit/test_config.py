@@ -107,6 +107,12 @@ def test_bad_name_is_refused_with_a_usable_key(raw: dict[str, Any]) -> None:
         ("report.reference", "grad_cam", r"report.reference = 'grad_cam': must be one of"),
         ("tasks.digits_cnn.dataset.supervised", 10**6, r"tasks.digits_cnn.dataset: supervised .* must be <= train"),
         ("tasks.digits_cnn.game.baseline", "pad", r"tasks.digits_cnn: game.baseline=pad does not fit a image task"),
+        (
+            "tasks.digits_cnn.bank.training_laws",
+            ["singles"],
+            r"tasks.digits_cnn.bank: training_laws = \['singles'\]: must name bernoulli",
+        ),
+        ("tasks.digits_cnn.bank.training_laws", ["bernoulli", "bernoulli"], r"bank: training_laws = .* and no law twice"),
         ("image.explainers.deepfaith.heads", 5, r"image.explainers.deepfaith: width .* must be a multiple of heads"),
         ("image.explainers.deepfaith.masks_per_step", 10**6, r"masks_per_step = 1000000: must be <= tasks.digits_cnn.bank"),
     ],
@@ -120,6 +126,42 @@ def test_sections_that_disagree(raw: dict[str, Any], key: str, value: Any, messa
 def test_method_and_explainer_may_not_share_a_name(raw: dict[str, Any]) -> None:
     raw["image"]["explainers"]["integrated_gradients"] = raw["image"]["explainers"]["deepfaith"]
     with pytest.raises(config.ConfigError, match="a method has the same name"):
+        config.parse(yaml.safe_dump(raw))
+
+
+def _rival(own: dict[str, Any], module: str) -> dict[str, Any]:
+    shared = {key: value for key, value in own.items() if key not in ("head", "objective", "masks_per_step", "alpha")}
+    return {**shared, "module": module}
+
+
+@pytest.mark.parametrize(
+    ("module", "law"), [("fastshap", "shapley_kernel"), ("vit_shapley", "shapley_kernel"), ("cxplain", "singles"), ("l2x", None)]
+)
+def test_a_module_says_which_keys_and_masks_it_needs(raw: dict[str, Any], module: str, law: str | None) -> None:
+    own = {
+        "fastshap": {"masks_per_step": 8},
+        "vit_shapley": {"masks_per_step": 8, "surrogate": {"epochs": 1, "batch": 8, "learning_rate": 1e-4}},
+        "cxplain": {},
+        "l2x": {"subset": 4, "temperature": 0.5},
+    }[module]
+    entry = {**_rival(raw["image"]["explainers"]["deepfaith"], module), **own}
+    raw["image"]["explainers"]["rival"] = entry
+    if law is not None:
+        with pytest.raises(config.ConfigError, match=rf"image\.explainers\.rival\.module = '{module}': needs {law} in tasks"):
+            config.parse(yaml.safe_dump(raw))
+        raw["tasks"]["digits_cnn"]["bank"]["training_laws"].append(law)
+    assert config.parse(yaml.safe_dump(raw)).image.explainers["rival"].module == module
+    entry["objective"] = "full"
+    with pytest.raises(config.ConfigError, match=r"image\.explainers\.rival\.objective = 'full': Extra inputs"):
+        config.parse(yaml.safe_dump(raw))
+    del entry["objective"], entry["width"]
+    with pytest.raises(config.ConfigError, match=r"image\.explainers\.rival\.width: Field required"):
+        config.parse(yaml.safe_dump(raw))
+
+
+def test_an_unknown_module_is_refused_with_those_there_are(raw: dict[str, Any]) -> None:
+    raw["image"]["explainers"]["deepfaith"]["module"] = "magic"
+    with pytest.raises(config.ConfigError, match=r"image\.explainers\.deepfaith: .*'magic'.*'fastshap'"):
         config.parse(yaml.safe_dump(raw))
 
 

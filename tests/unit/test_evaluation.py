@@ -55,10 +55,52 @@ def test_a_negative_rank_difference_means_the_explainer_is_better(candidates):
     candidates["mine"] = candidate("explainer", [0.95, 0.95], [0.05, 0.05], [[1.0, 1.0], [1.0, 1.0]])
     ranks, _ = evaluation.rank_candidates(candidates, METRICS)
     mean = evaluation.ranking.mean_rank(ranks, METRICS)
-    versus = evaluation.rank_differences(mean, candidates, list(candidates), "mine", params)
+    versus = evaluation.rank_differences(mean, candidates, list(candidates), [None] * 4, "mine", params)
     assert versus["good"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)  # ranks 1, 1 against 2, 3
     assert versus["median_prior"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)
     assert versus["best"]["mean_rank_difference"]["mean"] == pytest.approx(0.0)  # nobody of the pool beats either
+
+
+def _ahead(names: list[str], roles: list[str], wins: list[int]) -> tuple[dict[str, Candidate], torch.Tensor]:
+    """Forty samples; "mine" has rank 2, and each other candidate rank 3 on its number of samples, rank 1 on the others."""
+    mean = torch.ones(40, len(names), dtype=torch.float64)
+    mean[:, 0] = 2
+    for k, count in enumerate(wins, start=1):
+        mean[:count, k] = 3
+    items = {name: Candidate(role, None, torch.empty(40, 0), 1.0) for name, role in zip(names, roles, strict=True)}
+    return items, mean
+
+
+def test_p_values_are_corrected_over_all_that_is_compared_and_claims_follow_them():
+    """An interval that excludes 0 claims nothing by itself; references are no test, a duplicate is no test of its own."""
+    params = config.load("params/smoke.yaml")
+    names = ["mine", "close", "far", "copy_of_far", "rival", "exact", "noise"]
+    roles = ["explainer", "supervision", "supervision", "supervision", "explainer", "reference", "control"]
+    items, mean = _ahead(names, roles, [28, 40, 40, 40, 40, 20])
+    duplicates = [None, None, None, 2, None, None, None]
+    versus = evaluation.rank_differences(mean, items, names, duplicates, "mine", params)
+    assert list(versus) == [*names[1:], "median_prior"]
+    raw = evaluation.ranking.wilcoxon(mean[:, :1] - mean)
+    close, far = float(raw[1]), float(raw[2])
+    # The family: close, far, rival, noise and the median prior, which equals far; three have the least p value.
+    assert versus["far"]["p_holm"] == pytest.approx(5 * far)
+    assert versus["copy_of_far"]["p_holm"] == versus["far"]["p_holm"]
+    assert versus["close"]["p_holm"] == pytest.approx(2 * close)
+    assert versus["exact"]["p_holm"] is None
+    assert not versus["exact"]["separable"]
+    assert versus["rival"]["separable"]
+    assert versus["noise"]["p_holm"] == pytest.approx(1)
+    assert not versus["noise"]["separable"]
+    # The close one holds alone (p .011) and its interval excludes 0; twice that is just within .05, more comparisons are not.
+    assert close < 0.05 < 5 * close
+    assert versus["close"]["mean_rank_difference"]["high"] < 0
+    assert versus["close"]["separable"]
+    more = [f"rival_{k}" for k in range(6)]
+    items, mean = _ahead([*names, *more], [*roles, *["control"] * 6], [28, 40, 40, 40, 40, 20, *[21] * 6])
+    versus = evaluation.rank_differences(mean, items, [*names, *more], [*duplicates, *[None] * 6], "mine", params)
+    assert versus["close"]["p_holm"] > 0.05
+    assert versus["close"]["mean_rank_difference"]["high"] < 0
+    assert not versus["close"]["separable"]
 
 
 def test_the_score_table_is_in_order_and_null_where_undefined(candidates):

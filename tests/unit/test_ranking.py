@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from faithline.metrics.ranking import candidate_ranks, duplicates, family_rank, interval, mean_rank, wilcoxon
+from faithline.metrics.ranking import candidate_ranks, duplicates, family_rank, holm, interval, mean_rank, wilcoxon
 
 NAN = float("nan")
 TEN = ["fc", "fe", "mc", "inf", "rp", "ins", "del", "neg", "pos", "irof"]
@@ -136,3 +136,11 @@ def test_wilcoxon_agrees_with_scipy_and_knows_equal_and_undefined() -> None:
     assert p[1] < 1e-4
     assert p[2] == 1
     assert bool(p[3].isnan())
+
+
+def test_holm_multiplies_by_what_is_left_and_never_falls() -> None:
+    """By hand: .01 x 3, then .02 x 2, then max(.035 x 1, .04); an undefined one is no member of the family."""
+    adjusted = holm(torch.tensor([0.02, torch.nan, 0.01, 0.035]))
+    torch.testing.assert_close(adjusted, torch.tensor([0.04, torch.nan, 0.03, 0.04]).double(), equal_nan=True)
+    assert holm(torch.tensor([0.5, 0.9])).tolist() == [1.0, 1.0]
+    assert holm(torch.tensor([torch.nan])).isnan().all()

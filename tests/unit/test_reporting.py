@@ -114,6 +114,13 @@ def spread(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "low": float(values.mean()) - half, "high": float(values.mean()) + half}
 
 
+def compared(difference: dict[str, float], *, separable: bool | None = None) -> dict[str, object]:
+    """A comparison as `evaluate` writes it; by default the correction changes nothing."""
+    apart = not difference["low"] <= 0 <= difference["high"]
+    separable = apart if separable is None else separable
+    return {"mean_rank_difference": difference, "p_holm": 0.004 if separable else 0.3, "separable": separable}
+
+
 def write_task(root: Path, task: str, modality: str, params: Params) -> None:
     """All result files of a task, with the project's own writers."""
     rng = np.random.default_rng(len(task))
@@ -182,8 +189,8 @@ def write_task(root: Path, task: str, modality: str, params: Params) -> None:
         }
         for name in names
     }
-    versus = {name: {"mean_rank_difference": spread(ours - rank[name])} for name in names if name != "deepfaith"}
-    versus["median_prior"] = {"mean_rank_difference": spread(ours - np.median([rank[name] for name in priors], axis=0))}
+    versus = {name: compared(spread(ours - rank[name])) for name in names if name != "deepfaith"}
+    versus["median_prior"] = compared(spread(ours - np.median([rank[name] for name in priors], axis=0)))
     write_json(
         root / "reports/evaluation" / f"{task}.json",
         {
@@ -281,6 +288,7 @@ def write_task(root: Path, task: str, modality: str, params: Params) -> None:
             pl.DataFrame(
                 {
                     "epoch": epoch.astype(np.int32),
+                    "loss": pl.Series([None] * 12, dtype=pl.Float32),
                     "pattern": (0.4 * np.exp(-epoch / 4) + 0.1).astype(np.float32),
                     "local": (0.5 * np.exp(-epoch / 6)).astype(np.float32),
                     "alpha": np.where(epoch < 6, 1, 1 / (1 + np.exp((epoch - 6) / 2))).astype(np.float32),
@@ -545,8 +553,8 @@ def test_better_and_worse_need_an_interval_that_excludes_zero(
 )
 def test_the_answer_follows_the_interval(copy: Path, low: float, high: float, phrase: str) -> None:
     def edit(value: dict) -> None:
-        value["runner_up"]["mean_rank_difference"] = {"mean": (low + high) / 2, "low": low, "high": high}
-        value["versus"][value["runner_up"]["candidate"]] = {"mean_rank_difference": {"mean": 0, "low": low, "high": high}}
+        value["runner_up"].update(compared({"mean": (low + high) / 2, "low": low, "high": high}))
+        value["versus"][value["runner_up"]["candidate"]] = compared({"mean": 0, "low": low, "high": high})
 
     change(copy / "reports/evaluation/toy_table.json", edit)
     inputs = results.read(load(copy), copy)
@@ -556,14 +564,14 @@ def test_the_answer_follows_the_interval(copy: Path, low: float, high: float, ph
         assert other not in first
 
 
-def set_versus(root: Path, low: float, high: float, only: str | None = None) -> None:
+def set_versus(root: Path, low: float, high: float, only: str | None = None, *, separable: bool | None = None) -> None:
     """Give every comparison of every task the same interval, or one candidate's."""
     for task in TASKS:
 
         def edit(value: dict) -> None:
             for name in value["versus"]:
                 if only in (None, name):
-                    value["versus"][name] = {"mean_rank_difference": {"mean": (low + high) / 2, "low": low, "high": high}}
+                    value["versus"][name] = compared({"mean": (low + high) / 2, "low": low, "high": high}, separable=separable)
 
         change(root / "reports/evaluation" / f"{task}.json", edit)
 
@@ -593,6 +601,92 @@ def test_the_main_claim_follows_the_intervals(copy: Path, low: float, high: floa
     assert verdicts(copy, *words) == [expected] * len(words)
 
 
+def test_an_interval_alone_makes_no_claim(copy: Path) -> None:
+    """What does not hold after the correction over all candidates is undecided, in the findings and in the answer."""
+    set_versus(copy, -2.0, -1.0, separable=False)
+    words = ("than every prior", "than most prior", "ahead of integrated", "know nothing of model", "the paper's form")
+    assert verdicts(copy, *words) == ["untestable"] * len(words)
+
+    def edit(value: dict) -> None:
+        value["runner_up"].update(compared({"mean": -1.0, "low": -2.0, "high": -0.5}, separable=False))
+
+    change(copy / "reports/evaluation/toy_table.json", edit)
+    answer = leaderboard.answer(results.read(load(copy), copy).tasks["toy_table"])
+    assert "cannot be told apart from" in answer[0]
+    assert "p = 0.300 after Holm's correction" in answer[0]
+    assert "better than 0 of" in answer[1]
+    change(copy / "reports/evaluation/toy_table.json", lambda value: value["runner_up"].update(p_holm=1e-9, separable=True))
+    assert ", p < 0.001 after" in leaderboard.answer(results.read(load(copy), copy).tasks["toy_table"])[0]
+
+
+def add_explainer(root: Path, name: str, settings: Callable[[dict], dict], row: dict, difference: dict[str, float]) -> None:
+    """One more trained explainer in every task: its entry, its files and its row."""
+    raw = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    for task, modality in TASKS.items():
+        explainers = raw[modality]["explainers"]
+        explainers[name] = settings(explainers["deepfaith"])
+        for law in ("shapley_kernel", "singles"):
+            if law not in raw["tasks"][task]["bank"]["training_laws"]:
+                raw["tasks"][task]["bank"]["training_laws"].append(law)
+        shutil.copytree(root / f"models/explainers/{task}/deepfaith", root / f"models/explainers/{task}/{name}")
+        curves = root / "data/evaluation" / task / "curves"
+        shutil.copy2(curves / "deepfaith.parquet", curves / f"{name}.parquet")
+
+        def edit(value: dict) -> None:
+            value["candidates"][name] = {**value["candidates"]["deepfaith_paper"], **row}
+            value["versus"][name] = compared(difference)
+
+        change(root / "reports/evaluation" / f"{task}.json", edit)
+    (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+
+
+def fastshap(settings: dict) -> dict:
+    """FastSHAP of the size of another explainer."""
+    own = {key: value for key, value in settings.items() if key not in ("head", "objective", "alpha")}
+    return {**own, "module": "fastshap"}
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(-1.0, "confirmed"), (1.0, "refuted"), (0.0, "untestable")])
+def test_rival_explainers_are_compared_after_correction(copy: Path, mean: float, expected: str) -> None:
+    assert verdict(copy, "than the other trained explainers") == "untestable"
+    add_explainer(copy, "fastshap", fastshap, {}, {"mean": mean, "low": mean - 0.5, "high": mean + 0.5})
+    assert verdict(copy, "than the other trained explainers") == expected
+    # They are no forms of DeepFaith: claims about its passes and its ablations do not speak of them.
+    assert verdict(copy, "costs one forward pass") == "confirmed"
+    assert verdict(copy, "full objective") == "untestable"
+
+
+def test_passes_of_training_are_a_column_and_a_surrogates_stand_apart(copy: Path) -> None:
+    row = {"training_passes": {"bank": 1000, "clean": 300, "surrogate": 4500}}
+    add_explainer(copy, "fastshap", fastshap, row, {"mean": -1.0, "low": -2.0, "high": -0.5})
+    inputs = results.read(load(copy), copy)
+    evaluation = inputs.tasks["toy_table"].evaluation
+    keys = [column.key for column in leaderboard.columns(["inf"], ceiling=True)]
+    cells = {found.name: found.cells[keys.index("training_passes")] for found in leaderboard.rows(evaluation, ["inf"])}
+    assert (cells["fastshap"].text, cells["fastshap"].small) == ("1,300", "and 4,500 of a surrogate")
+    assert cells["lime"].text == "\N{EN DASH}"
+    site.write(load(copy), copy)
+    assert "passes to train" in (copy / "reports/index.html").read_text(encoding="utf-8")
+    board = json.loads((copy / "reports/leaderboard.json").read_text(encoding="utf-8"))
+    for result in board["tasks"].values():
+        assert sorted(result["candidates"]["fastshap"]) == ["family_rank", "mean_rank", "metrics", "passes", "role"]
+
+
+def test_the_spread_over_training_seeds_is_shown(copy: Path) -> None:
+    assert verdict(copy, "Whatever the training seed") == "untestable"
+    best = {"mean_rank": 1.0}
+    add_explainer(copy, "deepfaith_seed1", lambda own: {**own, "seed_offset": 1}, best, {"mean": 0.0, "low": -1.0, "high": 1.0})
+    for task in TASKS:
+        path = copy / "reports/evaluation" / f"{task}.json"
+        change(path, lambda value: value["candidates"]["deepfaith"].update(mean_rank=1.5))
+        change(path, lambda value: value["candidates"][value["runner_up"]["candidate"]].update(mean_rank=3.0))
+    (finding,) = [f for f in findings.findings(results.read(load(copy), copy)) if "Whatever the training seed" in f.claim]
+    assert finding.verdict == "confirmed"
+    assert "deepfaith 1.50, deepfaith_seed1 1.00 (standard deviation 0.35)" in finding.evidence
+    change(copy / "reports/evaluation/toy_text.json", lambda value: value["candidates"]["deepfaith_seed1"].update(mean_rank=3.5))
+    assert verdict(copy, "Whatever the training seed") == "refuted"
+
+
 def test_one_undecided_prior_keeps_the_main_claim_open_and_one_worse_refutes_it(copy: Path) -> None:
     set_versus(copy, -2.0, -1.0)
     set_versus(copy, -1.0, 1.0, only="lime")
@@ -611,7 +705,7 @@ def test_ablations_are_untestable_without_variants_and_testable_with_one(copy: P
 
         def edit(value: dict) -> None:
             value["candidates"]["local_only"] = value["candidates"]["deepfaith_paper"]
-            value["versus"]["local_only"] = {"mean_rank_difference": {"mean": -1, "low": -2, "high": -0.5}}
+            value["versus"]["local_only"] = compared({"mean": -1, "low": -2, "high": -0.5})
 
         change(copy / "reports/evaluation" / f"{task}.json", edit)
     (copy / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")

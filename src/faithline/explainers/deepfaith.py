@@ -1,119 +1,20 @@
-"""What DeepFaith learns from: curated prior maps (L_PC) and the mask bank's effects (L_LC), batch by batch."""
+"""DeepFaith: imitate curated prior maps (L_PC), then agree with what the bank's removals do (L_LC)."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
-from faithline.bank import Masks
-from faithline.errors import ArtifactError
-from faithline.explainers.losses import Loss, local_correlation, pattern_consistency
-from faithline.explainers.target_features import View
+from faithline.config import DeepFaithSettings
+from faithline.explainers.losses import local_correlation, pattern_consistency
+from faithline.explainers.training_set import Batch, Term, by_row
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """The curated pairs Z = {(x, s)}: prior maps worth imitating, several or none a sample.
-
-    Attributes:
-        sample_ids: Sample of each pair, int64 (P,).
-        maps: Signed prior maps, float32 (P, n).
-        weight: Weight of each pair in L_PC, float32 (P,).
-    """
-
-    sample_ids: Tensor
-    maps: Tensor
-    weight: Tensor
-
-
-class Batch(NamedTuple):
-    """One step's share of the training set.
-
-    Attributes:
-        sample_ids: int64 (R,).
-        view: What the explainer sees.
-        removed: Features taken away by the masks of this step, bool (R, k, n).
-        effects: Fall of the value under each mask, (R, k).
-        owner: Row of the batch that each pair belongs to, int64 (P,).
-        maps: Prior maps of the pairs, (P, n).
-        weight: Weights of the pairs, (P,).
-    """
-
-    sample_ids: Tensor
-    view: View
-    removed: Tensor
-    effects: Tensor
-    owner: Tensor
-    maps: Tensor
-    weight: Tensor
-
-
-class TrainingSet:
-    """Views, masks and curated maps of the training samples, in memory on one device."""
-
-    def __init__(self, sample_ids: Tensor, view: View, masks: Masks, pairs: Pairs, device: torch.device) -> None:
-        """Group the pairs by sample.
-
-        Raises:
-            ArtifactError: If a pair belongs to no training sample.
-        """
-        order = pairs.sample_ids.argsort(stable=True)
-        owner = torch.searchsorted(sample_ids, pairs.sample_ids[order]).clamp(max=len(sample_ids) - 1)
-        strangers = sample_ids[owner] != pairs.sample_ids[order]
-        if bool(strangers.any()):
-            raise ArtifactError(
-                f"curated maps of samples {pairs.sample_ids[order][strangers].unique()[:10].tolist()}, which do not train"
-            )
-        self._pairs_of = torch.bincount(owner, minlength=len(sample_ids))
-        self._first_pair = (self._pairs_of.cumsum(0) - self._pairs_of).to(device)
-        self._maps, self._weight = pairs.maps[order].to(device), pairs.weight[order].to(device)
-        self.sample_ids = sample_ids
-        self._view = view.to(device)
-        self._keep, self._effects = masks.keep.to(device), masks.effects.to(device)
-        self._device = device
-
-    def order(self, generator: torch.Generator) -> Tensor:
-        """Every row once in random order, with the rows that have curated maps spread evenly, so that each batch has some."""
-        position = torch.empty(len(self.sample_ids))
-        for group in (self._pairs_of > 0, self._pairs_of == 0):
-            size = int(group.sum())
-            position[group] = (torch.randperm(size, generator=generator) + torch.rand(size, generator=generator)) / max(size, 1)
-        return position.argsort(stable=True)
-
-    def batches(self, rows: int, masks: int, generator: torch.Generator, rank: int, ranks: int) -> Iterator[Batch]:
-        """One epoch: batches of `rows` rows over all ranks, each with `masks` random masks a row; a short rest is left out.
-
-        Every rank draws the same and takes its share, so that a step does not depend on the number of ranks.
-        """
-        order = self.order(generator)
-        for chosen in order.split(rows):
-            if len(chosen) < rows <= len(order):
-                return
-            available = self._keep.shape[1]
-            which = torch.rand(len(chosen), available, generator=generator).argsort(1)[:, :masks]
-            mine, which = chosen[rank::ranks], which[rank::ranks].to(self._device)
-            yield self._batch(mine, which)
-
-    def _batch(self, rows: Tensor, which: Tensor) -> Batch:
-        counts = self._pairs_of[rows]
-        owner = torch.repeat_interleave(counts).to(self._device)
-        within = torch.arange(len(owner)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        sample_ids, rows = self.sample_ids[rows], rows.to(self._device)
-        pairs = self._first_pair[rows][owner] + within.to(self._device)
-        return Batch(
-            sample_ids=sample_ids,
-            view=self._view.take(rows),
-            removed=~self._keep[rows[:, None], which],
-            effects=self._effects[rows[:, None], which],
-            owner=owner,
-            maps=self._maps[pairs],
-            weight=self._weight[pairs],
-        )
-
-
-def losses(scores: Tensor, batch: Batch) -> tuple[Loss, Loss]:
+def losses(scores: Tensor, batch: Batch) -> tuple[Term, Term]:
     """L_PC of each pair and L_LC of each row of a batch, for scores (R, n)."""
     pattern = pattern_consistency(scores[batch.owner], batch.maps, batch.view.valid[batch.owner])
-    return pattern, local_correlation(scores, batch.removed, batch.effects)
+    local = local_correlation(scores, batch.removed, batch.effects)
+    return Term(pattern, batch.weight, batch.owner), by_row(local)
+
+
+def weights(settings: DeepFaithSettings, alpha: float) -> tuple[float, float]:
+    """Weights of L_PC and L_LC in an epoch, alpha being that of Algorithm 1."""
+    alpha = {"full": alpha, "pattern": 1.0, "local": 0.0}[settings.objective]
+    return alpha, 1 - alpha

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from faithline.explainers.target_features import View
 
 Kind = Literal["encoder", "grid", "row"]
+Head = Literal["sigmoid", "signed", "softmax"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Shape:
     Attributes:
         kind: `encoder`: Transformer over features. `grid`: convolutions over the patches of an image. `row`: perceptron over
             all cells of a table at once.
-        head: `sigmoid` gives scores in (0, 1), `signed` any real number.
+        head: `sigmoid` gives scores in (0, 1), `signed` any real number, `softmax` scores in (0, 1) that sum to 1 over the
+            features that exist.
         rows: Patch rows of an image; 1 elsewhere.
         columns: Patch columns of an image; n elsewhere.
         local: Channels of a feature (D); 0 if features are token ids.
@@ -33,7 +35,7 @@ class Shape:
     """
 
     kind: Kind
-    head: Literal["sigmoid", "signed"]
+    head: Head
     rows: int
     columns: int
     local: int
@@ -102,6 +104,8 @@ class Network(nn.Module):
         scores = self.body(local, self.context(context), target, valid).float()
         if self.shape.head == "sigmoid":
             scores = scores.sigmoid()
+        elif self.shape.head == "softmax":
+            scores = scores.masked_fill(~valid, -torch.inf).softmax(1)
         return torch.where(valid, scores, 0)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 from torch import Tensor
 
 from faithline.metrics.catalogue import families, signs
@@ -192,3 +193,18 @@ def wilcoxon(differences: Tensor) -> Tensor:
         result = stats.wilcoxon(values[:, differs].numpy(), axis=0, nan_policy="omit")
         p[differs] = torch.from_numpy(np.atleast_1d(result.pvalue))
     return p
+
+
+def holm(p: Tensor) -> Tensor:
+    """Holm-adjusted p values of a family of tests, (C,) -> float64 (C,): those below a level reject at that familywise error.
+
+    An undefined p value is no member of the family and stays NaN.
+
+    Source:
+        Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979 (statsmodels.stats.multitest.multipletests).
+    """
+    adjusted = p.double().clone()
+    known = ~p.isnan()
+    if bool(known.any()):
+        adjusted[known] = torch.from_numpy(multipletests(p[known].double().numpy(), method="holm")[1])
+    return adjusted

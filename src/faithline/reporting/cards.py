@@ -55,7 +55,10 @@ GLOSSARY = {
     "mean rank": "On each sample and metric the candidates of the pool are ranked (ties share a rank); the mean, 1 is best.",
     "family rank": "DEL, RP, POS and IROF read one sweep, so ranks are averaged within four families, then over families.",
     "ceiling R(x)": "INF of the best linear fit, from all 2^n masks: no map exceeds it, and it is 1 only for an additive game.",
-    "interval": "Bootstrap over test samples. A difference is called better or worse only if its paired interval excludes 0.",
+    "interval": "Bootstrap over test samples. A paired difference whose interval holds 0 is called undecided.",
+    "Holm correction": "The explainer is compared with many candidates. Better and worse also need a signed-rank p value that "
+    "passes Holm's procedure over all of them, so that the chance of one wrong claim a task stays at the level of an interval.",
     "undefined": "A metric that has no value on a sample (a constant map has no correlation) is null and counted, never 0.",
     "passes": "Forward evaluations of the target model for one explanation, a trained explainer's own network aside.",
+    "passes to train": "Values of the bank that training read, one evaluation each, and clean inputs; a surrogate's stand apart.",
 }

@@ -26,6 +26,7 @@ from faithline.reporting.leaderboard import (
     of_role,
     ordered,
     rows,
+    shows,
     snapshot_rows,
 )
 from faithline.reporting.results import ROLES, Inputs, TaskResults
@@ -175,8 +176,8 @@ def _forest(results: TaskResults) -> Markup:
     for name in names:
         difference = versus[name].mean_rank_difference
         if difference.mean is not None and difference.low is not None and difference.high is not None:
-            shows = compare(difference, higher=False)
-            found.append(Difference(name, difference.mean, difference.low, difference.high, shows))
+            shown = shows(versus[name])
+            found.append(Difference(name, difference.mean, difference.low, difference.high, shown))
     return forest_chart(
         found,
         title=f"{results.explainer} against each candidate, {results.name}",
@@ -221,10 +222,16 @@ def _training(results: TaskResults, name: str) -> Training:
         return [Series(label, style, known["epoch"].cast(pl.Float64).to_list(), known[column].cast(pl.Float64).to_list())]
 
     losses = [*line("pattern", "pattern loss", 0), *line("local", "local loss", 1), *line("alpha", "alpha", 2)]
+    losses += line("loss", "loss", 4)
     validation = line("validation_inf", "validation INF", 3)
     return Training(
         name,
         _flat(results.explainers[name].get("settings", {})),
-        line_chart(losses, title=f"Losses and alpha of {name}", x_label="epoch", y_label="loss, alpha"),
+        line_chart(
+            losses,
+            title=f"Losses of {name}" if history["alpha"].is_null().all() else f"Losses and alpha of {name}",
+            x_label="epoch",
+            y_label="loss" if history["alpha"].is_null().all() else "loss, alpha",
+        ),
         line_chart(validation, title=f"Validation INF of {name}", x_label="epoch", y_label="INF on validation samples"),
     )

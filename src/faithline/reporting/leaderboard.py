@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from faithline.metrics.catalogue import METRICS
-from faithline.reporting.results import ROLES, CandidateResult, Evaluation, Inputs, Interval, Role, TaskResults
+from faithline.reporting.results import (
+    ROLES,
+    CandidateResult,
+    Evaluation,
+    Inputs,
+    Interval,
+    RankDifference,
+    Role,
+    TaskResults,
+)
 
 Comparison = Literal["better", "worse", "undecided"]
 RANKED: tuple[Role, ...] = ("explainer", "supervision", "baseline", "control")
@@ -29,12 +38,17 @@ def compare(difference: Interval, *, higher: bool) -> Comparison:
     return "better" if (difference.low > 0) == higher else "worse"
 
 
+def shows(versus: RankDifference) -> Comparison:
+    """What a comparison of the explainer shows: `better` or `worse` only where it holds after Holm's correction."""
+    return compare(versus.mean_rank_difference, higher=False) if versus.separable else "undecided"
+
+
 def against(evaluation: Evaluation, names: Iterable[str]) -> dict[Comparison, list[str]]:
-    """The headline explainer against other candidates: names by what the paired difference of mean ranks shows."""
+    """The headline explainer against other candidates: names by what the comparison shows (`shows`)."""
     groups: dict[Comparison, list[str]] = {"better": [], "worse": [], "undecided": []}
     for name in names:
         if name in evaluation.versus:
-            groups[compare(evaluation.versus[name].mean_rank_difference, higher=False)].append(name)
+            groups[shows(evaluation.versus[name])].append(name)
     return groups
 
 
@@ -104,7 +118,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def answer(results: TaskResults) -> list[str]:
-    """The answer for one task in plain sentences; "better" only where the interval of the paired difference excludes 0."""
+    """The answer for one task in plain sentences; "better" only where it holds after Holm's correction (`shows`)."""
     evaluation = results.evaluation
     runner_up = evaluation.runner_up
     if runner_up is None:
@@ -116,13 +130,20 @@ def answer(results: TaskResults) -> list[str]:
         "better": f"is better than {rival}",
         "worse": f"is worse than {rival}",
         "undecided": f"cannot be told apart from {rival}",
-    }[compare(runner_up.mean_rank_difference, higher=False)]
+    }[shows(runner_up)]
     shown = "undefined" if rank is None else f"{rank:.2f}"
     first = (
         f"{name} (mean rank {shown}; 1 is best) {verdict}: the paired difference in mean rank is "
-        f"{interval_text(runner_up.mean_rank_difference)}."
+        f"{interval_text(runner_up.mean_rank_difference)}{_p_text(runner_up)}."
     )
     return [first, _counts(evaluation, name)]
+
+
+def _p_text(versus: RankDifference) -> str:
+    if versus.p_holm is None:
+        return ""
+    p = "p < 0.001" if versus.p_holm < 0.001 else f"p = {versus.p_holm:.3f}"
+    return f", {p} after Holm's correction"
 
 
 _WORDS: dict[Comparison, str] = {"better": "better than", "worse": "worse than", "undecided": "not separable from"}
@@ -137,8 +158,8 @@ def _counts(evaluation: Evaluation, name: str) -> str:
     if groups["undecided"]:
         parts.append(f"not separable from {listing(groups['undecided'])}")
     controls = against(evaluation, of_role(evaluation, "control"))
-    for shows, words in _WORDS.items():
-        if names := controls[shows]:
+    for shown, words in _WORDS.items():
+        if names := controls[shown]:
             parts.append(f"{words} the control{'s' if len(names) > 1 else ''} {listing(names)}")
     return f"Over all comparisons {name} is {'; '.join(parts)}."
 
@@ -207,7 +228,17 @@ def columns(metrics: Sequence[str], *, ceiling: bool) -> list[Column]:
         up = higher_is_better(metric)
         arrow = "\N{UPWARDS ARROW}" if up else "\N{DOWNWARDS ARROW}"
         found.append(Column(metric, metric.upper(), arrow, "higher is better" if up else lower))
-    return [*found, Column("passes", "passes", "\N{DOWNWARDS ARROW}", "Evaluations of the target model per explanation")]
+    return [
+        *found,
+        Column("passes", "passes", "\N{DOWNWARDS ARROW}", "Evaluations of the target model per explanation"),
+        Column(
+            "training_passes",
+            "passes to train",
+            "",
+            "Evaluations of the target model that training used: values read from the bank and clean inputs; those of a "
+            "surrogate in small print. The maps that DeepFaith imitates are paid for by the prior methods",
+        ),
+    ]
 
 
 def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
@@ -225,6 +256,8 @@ def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
             if key in row.metrics:
                 summary = row.metrics[key]
                 cell = replace(cell, small=_range(summary), null=summary.null)
+            elif key == "training_passes" and row.training_passes is not None and row.training_passes.surrogate:
+                cell = replace(cell, small=f"and {row.training_passes.surrogate:,} of a surrogate")
             elif key == "mean_rank":
                 spread = Interval(mean=row.mean_rank, low=row.mean_rank_low, high=row.mean_rank_high)
                 cell = replace(cell, small=_range(spread, 2))
@@ -265,6 +298,8 @@ def _value(evaluation: Evaluation, name: str, key: str) -> float | None:
         return evaluation.inf_over_ceiling.get(name)
     if key in row.metrics:
         return row.metrics[key].mean
+    if key == "training_passes":
+        return None if row.training_passes is None else row.training_passes.bank + row.training_passes.clean
     found: float | None = getattr(row, key, None)
     return found
 
@@ -272,7 +307,7 @@ def _value(evaluation: Evaluation, name: str, key: str) -> float | None:
 def _cell(key: str, value: float | None, peers: Sequence[float]) -> Cell:
     if value is None:
         return Cell("\N{EN DASH}")
-    if key == "passes":
+    if key in ("passes", "training_passes"):
         return Cell(f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.1f}")
     ranks = "rank" in key
     text = number(value, 2 if ranks else 3)

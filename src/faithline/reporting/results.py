@@ -47,6 +47,14 @@ class Summary(Interval):
     null: int
 
 
+class TrainingPasses(_Record):
+    """Model evaluations that training an explainer used: values read from the bank, clean inputs, a surrogate's own."""
+
+    bank: int
+    clean: int
+    surrogate: int
+
+
 class CandidateResult(_Record):
     """One row of a task's leaderboard."""
 
@@ -59,13 +67,20 @@ class CandidateResult(_Record):
     metrics: dict[str, Summary]
     difference: dict[str, Interval] = {}
     passes: float | None
+    training_passes: TrainingPasses | None = None
     duplicate_of: str | None = None
 
 
 class RankDifference(_Record):
-    """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better."""
+    """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better.
+
+    `p_holm` is adjusted over all comparisons of the explainer; None where nothing was tested (references). `separable` = the
+    interval excludes 0 and the adjusted p value is small enough.
+    """
 
     mean_rank_difference: Interval
+    p_holm: float | None
+    separable: bool
 
 
 class RunnerUp(RankDifference):
@@ -291,7 +306,7 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     found = {name: read_misfit(maps / name, str(model.get("sha256"))) for name in section.methods.names()}
     misfits = {name: reason for name, reason in found.items() if reason is not None}
     check_rules(params, task, evaluation, path, misfits)
-    history = {"epoch": None, "pattern": None, "local": None, "alpha": None, "validation_inf": None}
+    history = dict.fromkeys(("epoch", "loss", "pattern", "local", "alpha", "validation_inf"))
     return TaskResults(
         name=task,
         evaluation=evaluation,
