@@ -7,10 +7,12 @@ def main() -> None:
     """Make the samples with the task's own file, check them and write them."""
     params, (task,) = config.stage_arguments("task")
 
-    from faithline import dataset, seeding, targets
+    from faithline import augmentation, dataset, seeding, targets
 
     seeding.setup(params.seed)
-    dataset.freeze(targets.load_samples(params.tasks[task], params.seed), f"data/tasks/{task}")
+    settings = params.tasks[task]
+    samples = targets.load_samples(settings, params.seed)
+    dataset.freeze(augmentation.augment(samples, settings.dataset.augmented, params.seed), f"data/tasks/{task}")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def tiny_params() -> dict[str, Any]:
         tasks[f"tiny_{modality}"] = {
             "modality": modality,
             "source": f"user/{modality}_task.py",
-            "dataset": {"train": 32, "supervised": 16, "validation": 8, "test": 12},
+            "dataset": {"train": 32, "supervised": 16, "validation": 8, "test": 12, "augmented": 0},
             "target": {**target, "layers": [layers[modality]]},
             "game": {
                 "baseline": "pad" if modality == "text" else "zero",

@@ -59,6 +59,8 @@ class DatasetSettings(Section):
     supervised: Count
     validation: Count
     test: Count
+    augmented: Annotated[int, Field(ge=0)]
+    """Inputs made of training inputs, for explainers to learn from (augmentation.py)."""
 
     @model_validator(mode="after")
     def _supervised_within_train(self) -> "DatasetSettings":
@@ -428,6 +430,8 @@ class ExplainerTraining(Section):
     """What every trained explainer has: the network, the optimiser, the length of training."""
 
     inputs: Literal["raw", "target_features"]
+    augmented: bool
+    """Learn also from the augmented inputs of the task."""
     width: Count
     depth: Count
     heads: Count
@@ -455,6 +459,8 @@ class DeepFaithSettings(ExplainerTraining):
     module: Literal["deepfaith"]
     head: Literal["sigmoid", "signed"]
     objective: Literal["full", "pattern", "local"]
+    singles: UnitInterval
+    """Share of L_LC that is about single removals (`singles` masks); the rest is about random ones."""
     masks_per_step: Annotated[int, Field(ge=3)]
     alpha: AlphaSettings
 
@@ -620,12 +626,15 @@ class Params(Section):
                             f"{modality}.explainers.{explainer}.masks_per_step = {settings.masks_per_step}: "
                             f"must be <= tasks.{name}.bank.training ({bank.training})"
                         )
-                    law = LAW_OF_MODULE.get(settings.module, "bernoulli")
-                    if law not in bank.training_laws:
-                        faults.append(
-                            f"{modality}.explainers.{explainer}.module = {settings.module!r}: "
-                            f"needs {law} in tasks.{name}.bank.training_laws ({', '.join(bank.training_laws)})"
-                        )
+                    needed = [("module", settings.module, LAW_OF_MODULE.get(settings.module, "bernoulli"))]
+                    if isinstance(settings, DeepFaithSettings) and settings.singles > 0:
+                        needed.append(("singles", settings.singles, "singles"))
+                    for key, value, law in needed:
+                        if law not in bank.training_laws:
+                            faults.append(
+                                f"{modality}.explainers.{explainer}.{key} = {value!r}: "
+                                f"needs {law} in tasks.{name}.bank.training_laws ({', '.join(bank.training_laws)})"
+                            )
             if section.tasks and self.report.reference not in roles:
                 faults.append(f"report.reference = {self.report.reference!r}: must be one of {modality}.methods {sorted(roles)}")
         for name in self.tasks:

@@ -13,9 +13,10 @@ from faithline.artifacts import publish, read_json, read_table, read_tensors, wr
 from faithline.errors import ArtifactError
 from faithline.masking import Features
 
-Split = Literal["train", "validation", "test", "gallery"]
+Split = Literal["train", "validation", "test", "gallery", "augmented"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-"""The splits of a data set; `gallery` samples come from elsewhere, are explained to be looked at, and count in no number."""
+"""The splits of a data set. `gallery` samples come from elsewhere, are explained to be looked at, and count in no number;
+`augmented` ones are made of training samples (augmentation.py), and only explainers learn from them."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Samples:
 
     Attributes:
         x: Inputs as the target takes them: float32 (N, C, H, W), int64 token ids (N, L), or float32 (N, n).
-        label: True class, int64 (N,); -1 for a gallery sample of no known class.
-        split: `train`, `validation`, `test` or `gallery` of each sample, (N,) of str.
+        label: True class, int64 (N,); -1 for an augmented sample, and for a gallery sample of no known class.
+        split: `train`, `validation`, `test`, `gallery` or `augmented` of each sample, (N,) of str.
         supervised: Training samples that the prior methods explain, bool (N,).
         features: How an input is cut.
         class_names: One a class.
@@ -56,6 +57,10 @@ class Samples:
         """Positions (= sample ids) of a split, ascending; of its supervised samples only, where asked."""
         chosen = self.split == split
         return torch.from_numpy(np.flatnonzero(chosen & self.supervised if supervised else chosen))
+
+    def learned(self, *, augmented: bool) -> Tensor:
+        """Positions that an explainer learns from: training samples, with the augmented ones or without, ascending."""
+        return torch.from_numpy(np.flatnonzero(np.isin(self.split, ("train", "augmented") if augmented else ("train",))))
 
     def explained(self) -> Tensor:
         """Positions that supervising prior methods explain: supervised training, test and gallery samples, ascending."""
@@ -99,7 +104,7 @@ def check(samples: Samples) -> None:
         if empty:
             raise ArtifactError(f"{len(empty)} texts have no token (first rows: {empty[:10]}): drop them")
     classes = len(samples.class_names)
-    known = label[torch.from_numpy((samples.split != "gallery") | (label.numpy() != -1))]
+    known = label[torch.from_numpy(np.isin(samples.split, SPLITS) | (label.numpy() != -1))]
     if int(known.min()) < 0 or int(known.max()) >= classes:
         raise ArtifactError(f"labels lie in [{int(known.min())}, {int(known.max())}], but there are {classes} classes")
     for split in SPLITS if samples.complete else ():

@@ -65,7 +65,7 @@ def evaluate(opened: Workspace) -> None:
     with publish(workspace.evaluation_folder(task)) as folder:
         candidates = _prior_methods(opened, judge, metrics)
         networks = _networks(opened)
-        fresh = {**_explainers(opened, judge, networks), **_controls(opened, judge), **_exact_references(opened, judge)}
+        fresh = {**_explainers(judge, networks), **_controls(opened, judge), **_exact_references(opened, judge)}
         for name, (role, maps, passes) in fresh.items():
             candidates[name] = _sweep_and_score(opened, judge, name, role, maps, passes, metrics, folder / "curves")
         shown = opened.samples.index("gallery")
@@ -112,7 +112,7 @@ def _networks(opened: Workspace) -> dict[str, Explainer]:
     return {name: load_explainer(folder, opened.target.model, max_batch=largest) for name, folder in folders.items()}
 
 
-def _explainers(opened: Workspace, judge: Judge, networks: dict[str, Explainer]) -> dict[str, tuple[str, Tensor, float]]:
+def _explainers(judge: Judge, networks: dict[str, Explainer]) -> dict[str, tuple[str, Tensor, float]]:
     made = {}
     for name, explainer in networks.items():
         before = explainer.game.passes

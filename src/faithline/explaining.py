@@ -12,7 +12,7 @@ from torch import Tensor
 from faithline import engine, workspace
 from faithline.artifacts import publish, read_table, write_table
 from faithline.bank import Bank, Masks
-from faithline.config import CxplainSettings, ExplainerSettings, L2xSettings, ShapleySettings
+from faithline.config import CxplainSettings, DeepFaithSettings, ExplainerSettings, L2xSettings, ShapleySettings
 from faithline.explainers.load import save_explainer
 from faithline.explainers.train import Row, train_explainer
 from faithline.explainers.training_set import Pairs
@@ -65,7 +65,7 @@ def explain(opened: Workspace, name: str) -> None:
     """
     task, params = opened.task, opened.params
     settings = params.modality(task).explainers[name]
-    train, validation = opened.samples.index("train"), opened.samples.index("validation")
+    train, validation = opened.samples.learned(augmented=settings.augmented), opened.samples.index("validation")
     bank = opened.bank("training")
     key = engine.content_key(
         [params.seed, task, name, settings.model_dump(), opened.settings.game.model_dump(), opened.settings.target.layers],
@@ -85,6 +85,7 @@ def explain(opened: Workspace, name: str) -> None:
         layers=opened.settings.target.layers,
         train_ids=train,
         train_masks=training_masks(bank, train, settings),
+        train_singles=bank.masks(train, "singles") if isinstance(settings, DeepFaithSettings) and settings.singles else None,
         validation_ids=validation,
         validation_masks=bank.masks(validation, "bernoulli"),
         selection_masks=training_masks(bank, validation, settings),
@@ -109,6 +110,7 @@ def history_frame(history: list[Row]) -> pl.DataFrame:
         "loss": pl.Float32,
         "validation_loss": pl.Float32,
         "pattern": pl.Float32,
+        "singles": pl.Float32,
         "local": pl.Float32,
         "alpha": pl.Float32,
         "validation_inf": pl.Float32,

@@ -17,7 +17,7 @@ def smoke() -> dict[str, Any]:
     for modality in ("table", "image"):
         params[modality]["explainers"] = {"deepfaith": params[modality]["explainers"]["deepfaith"]}
     deepfaith = params["table"]["explainers"]["deepfaith"]
-    params["table"]["explainers"]["deepfaith_paper"] = {**deepfaith, "inputs": "raw", "head": "sigmoid"}
+    params["table"]["explainers"]["deepfaith_paper"] = {**deepfaith, "inputs": "raw", "augmented": False, "head": "sigmoid"}
     return params
 
 

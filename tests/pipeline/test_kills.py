@@ -67,7 +67,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     params = smoke()
     task = params["tasks"]["affairs_mlp"]
     task["source"] = "user/counted.py"
-    task["dataset"] = {"train": 600, "supervised": 560, "validation": 40, "test": 40}
+    task["dataset"] = {"train": 600, "supervised": 560, "validation": 40, "test": 40, "augmented": 0}
     task["bank"] = {**task["bank"], "exact": False}
     task["game"] = {**task["game"], "steps": 6}
     params["tasks"] = {"counted": task}

@@ -130,7 +130,7 @@ def test_method_and_explainer_may_not_share_a_name(raw: dict[str, Any]) -> None:
 
 
 def _rival(own: dict[str, Any], module: str) -> dict[str, Any]:
-    shared = {key: value for key, value in own.items() if key not in ("head", "objective", "masks_per_step", "alpha")}
+    shared = {key: value for key, value in own.items() if key not in ("head", "objective", "singles", "masks_per_step", "alpha")}
     return {**shared, "module": module}
 
 
@@ -144,6 +144,9 @@ def test_a_module_says_which_keys_and_masks_it_needs(raw: dict[str, Any], module
         "cxplain": {},
         "l2x": {"subset": 4, "temperature": 0.5},
     }[module]
+    raw["tasks"]["digits_cnn"]["bank"]["training_laws"] = ["bernoulli"]
+    for explainer in raw["image"]["explainers"].values():
+        explainer["singles"] = 0.0
     entry = {**_rival(raw["image"]["explainers"]["deepfaith"], module), **own}
     raw["image"]["explainers"]["rival"] = entry
     if law is not None:
@@ -156,6 +159,18 @@ def test_a_module_says_which_keys_and_masks_it_needs(raw: dict[str, Any], module
         config.parse(yaml.safe_dump(raw))
     del entry["objective"], entry["width"]
     with pytest.raises(config.ConfigError, match=r"image\.explainers\.rival\.width: Field required"):
+        config.parse(yaml.safe_dump(raw))
+
+
+def test_single_removals_need_their_masks(raw: dict[str, Any]) -> None:
+    raw["tasks"]["digits_cnn"]["bank"]["training_laws"] = ["bernoulli"]
+    for explainer in raw["image"]["explainers"].values():
+        explainer["singles"] = 0.0
+    config.parse(yaml.safe_dump(raw))
+    raw["image"]["explainers"]["deepfaith"]["singles"] = 0.2
+    with pytest.raises(
+        config.ConfigError, match=r"image\.explainers\.deepfaith\.singles = 0\.2: needs singles in tasks\.digits_cnn"
+    ):
         config.parse(yaml.safe_dump(raw))
 
 
@@ -238,7 +253,16 @@ def test_error_is_quick_and_before_torch(tmp_path: Path, raw: dict[str, Any]) ->
 
 # ------------------------------------------------------------------------------------------------------- kinds of sections
 
-IMAGES = {"train": 9, "supervised": 3, "validation": 2, "test": 2, "path": "photos", "image_size": 64, "patch": 16}
+IMAGES = {
+    "train": 9,
+    "supervised": 3,
+    "validation": 2,
+    "test": 2,
+    "augmented": 0,
+    "path": "photos",
+    "image_size": 64,
+    "patch": 16,
+}
 TIMM = {
     "epochs": 0,
     "batch": 2,

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from torch import Tensor, nn
 
 from faithline.artifacts import file_sha256
 from faithline.bank import Law, Masks, draw
-from faithline.config import LAW_OF_MODULE, ExplainerSettings
+from faithline.config import LAW_OF_MODULE, DeepFaithSettings, ExplainerSettings
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
-from faithline.explainers import train
+from faithline.explainers import deepfaith, train
 from faithline.explainers.deepfaith import losses
 from faithline.explainers.load import load_explainer, save_explainer, state_sha256
 from faithline.explainers.target_features import raw_view, view
@@ -28,6 +29,7 @@ from faithline.masking import Baseline, MaskedModel, column_features, token_feat
 N = 6
 SHARED: dict[str, Any] = {
     "inputs": "target_features",
+    "augmented": False,
     "width": 32,
     "depth": 2,
     "heads": 2,
@@ -45,6 +47,7 @@ OWN: dict[str, dict[str, Any]] = {
     "deepfaith": {
         "head": "signed",
         "objective": "full",
+        "singles": 0.0,
         "masks_per_step": 16,
         "alpha": {"epsilon": 1e-3, "window": 2, "tau_decay": 2, "reset_factor": 10},
     },
@@ -281,6 +284,35 @@ def test_what_cannot_be_learnt_is_refused(additive: Additive, tmp_path: Path) ->
     for settings in (_settings(objective="local"), _settings("fastshap"), _settings("cxplain")):
         with pytest.raises(ArtifactError, match="nothing to learn"):
             additive.train(tmp_path, settings, additive.pairs(0), train_masks=constant.take(torch.arange(256)))
+
+
+# --------------------------------------------------------------------------------------------------------- single removals
+
+
+def test_single_removals_alone_recover_additive_effects(additive: Additive, tmp_path: Path) -> None:
+    """With `singles: 1.0` random masks have no weight, and the effects of single removals are the map itself."""
+    ids = additive.samples.index("train")
+    keep = (~torch.eye(N, dtype=torch.bool)).expand(len(ids), -1, -1)
+    full = additive.masks.full[ids]
+    singles = Masks(keep, full[:, None] - additive.delta[ids], full, additive.masks.empty[ids], additive.masks.valid[ids])
+    settings = _settings(objective="local", singles=1.0)
+    blind = replace(additive.masks, values=additive.masks.values.flip(1))  # values that belong to other masks
+    trained = additive.train(tmp_path / "s", settings, additive.pairs(0), train_masks=blind.take(ids), train_singles=singles)
+    assert additive.test_correlation(trained, tmp_path / "f") > 0.99
+    assert float(trained.history[-1]["singles"] or 1) < 0.01
+    without = additive.train(tmp_path / "w", settings, additive.pairs(0))
+    reads = {name: result.info["training_passes"]["bank"] for name, result in (("with", trained), ("without", without))}
+    assert reads["with"] - reads["without"] == len(ids) * N, "what the bank was asked for is counted"
+
+
+def test_weights_of_the_three_losses_sum_to_one() -> None:
+    for objective in ("full", "pattern", "local"):
+        settings = _settings(objective=objective, singles=0.25)
+        assert isinstance(settings, DeepFaithSettings)
+        weights = deepfaith.weights(settings, 0.6)
+        assert sum(weights) == pytest.approx(1)
+        assert weights[1] * 3 == pytest.approx(weights[2])
+        assert weights[0] == {"full": 0.6, "pattern": 1.0, "local": 0.0}[objective]
 
 
 # ------------------------------------------------------------------------------------------------------------ training set

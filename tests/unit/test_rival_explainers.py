@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from faithline import explaining
 from faithline.artifacts import file_sha256
 from faithline.attributions.exact_shapley import attribute as exact_shapley
+from faithline.attributions.query import Query
 from faithline.bank import Masks, all_keep_sets
 from faithline.config import LAW_OF_MODULE, MethodSettings
 from faithline.dataset import Samples
@@ -35,7 +36,9 @@ def batch_of(masks: Masks) -> Batch:
     empty = torch.empty(count, 0)
     view = View(torch.empty(count, n, 0), empty, torch.zeros(count).long(), masks.valid)
     rows = torch.arange(count)
-    return Batch(rows, rows, view, ~masks.keep, masks.effects, masks.full, masks.empty, rows[:0], empty, torch.empty(0))
+    return Batch(
+        rows, rows, view, ~masks.keep, masks.effects, masks.full, masks.empty, view.valid.float(), rows[:0], empty, torch.empty(0)
+    )
 
 
 class Curved:
@@ -52,10 +55,8 @@ class Curved:
         keep = all_keep_sets(n).expand(rows, -1, -1)
         values = self.game.values(self.x, keep, self.target).clone()
         self.every = Masks(keep, values, values[:, -1], values[:, 0], torch.ones(rows, n, dtype=torch.bool))
-        self.shapley = exact_shapley(
-            self.game, self.x, self.target, MethodSettings(role="reference"), masks=self.every, background=None,
-            seeds=torch.arange(rows),
-        )  # fmt: skip
+        query = Query(self.game, self.x, self.target, masks=self.every, background=None, seeds=torch.arange(rows))
+        self.shapley = exact_shapley(query, MethodSettings(role="reference"))
 
     def kernel_masks(self) -> Masks:
         """Every proper keep set as often as the Shapley kernel weighs it, for n = 4 or 5 (where the ratios are whole)."""
@@ -199,7 +200,7 @@ def test_l2x_selects_the_features_that_matter(tmp_path: Path) -> None:
     keep = torch.rand(640, 24, 10) < 0.5
     # The masks only serve INF, which L2X neither learns nor chooses its epoch by.
     masks = Masks(keep, keep[:, :, [3, 7]].sum(2).float(), torch.full((640,), 2.0), torch.zeros(640), torch.ones(640, 10).bool())
-    size = {"width": 32, "depth": 1, "inputs": "raw", "learning_rate": 0.005}
+    size = {"width": 32, "depth": 1, "inputs": "raw", "augmented": False, "learning_rate": 0.005}
     trained = _train(game, x, masks, tmp_path, module="l2x", epochs=30, batch=64, count=512, **size)
     scores = trained.network(*view(game, x[512:], None)).detach()
     chosen = scores.topk(2, dim=1).indices.sort(1).values
@@ -326,7 +327,8 @@ def test_every_module_runs_through_the_stages(modality: str, world: Path) -> Non
     params = yaml.safe_load((world / "params.yaml").read_text())
     section = params[modality]
     first = section["explainers"]["deepfaith"]
-    shared = {key: first[key] for key in first if key not in ("module", "head", "objective", "masks_per_step", "alpha")}
+    own = ("module", "head", "objective", "singles", "masks_per_step", "alpha")
+    shared = {key: first[key] for key in first if key not in own}
     for module in MODULES:
         if module != "deepfaith":
             section["explainers"][module] = {"module": module, **shared, **OWN[module]}

@@ -46,7 +46,7 @@ def settings(source: str | Path, epochs: int = 5, modality: str = "table") -> Ta
         {
             "modality": modality,
             "source": str(source),
-            "dataset": {"train": 30, "supervised": 30, "validation": 30, "test": 30},
+            "dataset": {"train": 30, "supervised": 30, "validation": 30, "test": 30, "augmented": 0},
             "target": {
                 "epochs": epochs,
                 "batch": 8,

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PARAMS = parse((ROOT / "params.yaml").read_text())
 FULL = parse((ROOT / "params/full.yaml").read_text())
 
-SMALL = DatasetSettings(train=300, supervised=50, validation=58, test=171)
+SMALL = DatasetSettings(train=300, supervised=50, validation=58, test=171, augmented=0)
 MODULES = {"affairs_mlp": affairs_mlp, "breast_cancer_mlp": breast_cancer_mlp, "digits_cnn": digits_cnn}
 
 
@@ -142,7 +142,7 @@ def wheel(tmp_path, monkeypatch) -> Path:
     return path
 
 
-FEW = DatasetSettings(train=90, supervised=20, validation=20, test=30)
+FEW = DatasetSettings(train=90, supervised=20, validation=20, test=30, augmented=0)
 
 
 def test_plots_and_repeated_texts_are_dropped(wheel):

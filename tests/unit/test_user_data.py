@@ -179,15 +179,15 @@ def test_words_are_known_by_the_training_split_alone(task, places):
 
 def test_a_test_review_that_is_a_training_review_is_dropped(places):
     counts = settings(imdb, places[imdb]).model_dump()
-    samples = imdb.load_samples(TextFileSettings(**{**counts, "test": 22}), 0)
+    samples = imdb.load_samples(TextFileSettings(**{**counts, "test": 22, "augmented": 0}), 0)
     assert len(samples.index("test")) == 22
     with pytest.raises(ArtifactError, match="the official test part has 22 samples, too few for dataset test: 24"):
-        imdb.load_samples(TextFileSettings(**{**counts, "test": 24}), 0)
+        imdb.load_samples(TextFileSettings(**{**counts, "test": 24, "augmented": 0}), 0)
 
 
 def test_a_header_of_ag_news_is_no_article(places):
     counts = settings(ag_news, places[ag_news]).model_dump()
-    samples = ag_news.load_samples(TextFileSettings(**{**counts, "test": 24}), 0)
+    samples = ag_news.load_samples(TextFileSettings(**{**counts, "test": 24, "augmented": 0}), 0)
     labels = samples.label[samples.index("test")]
     assert torch.bincount(labels).tolist() == [6, 6, 6, 6]
 

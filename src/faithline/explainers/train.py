@@ -107,6 +107,7 @@ def train_explainer(
     settings: ExplainerSettings,
     seed: int,
     scratch: Path,
+    train_singles: Masks | None = None,
     live: Callable[[Row], None] | None = None,
 ) -> TrainedExplainer:
     """Train a network to score features by the objective of `settings.module`; that of DeepFaith is `alpha * L_PC + (1 - alpha) *
@@ -131,6 +132,7 @@ def train_explainer(
         settings: The explainer's section of `params.yaml`.
         seed: Root seed.
         scratch: Folder of this run's checkpoints, keyed by all that decides the result.
+        train_singles: `singles` masks of the training samples, for DeepFaith with a share of single removals.
         live: Called with each row of the history as it is made.
 
     Raises:
@@ -162,7 +164,8 @@ def train_explainer(
     if isinstance(settings, L2xSettings | VitShapleySettings):
         probabilities = game.predict(both)[0].softmax(1).to(accelerator.device)
     clean_passes = game.passes - passes
-    bank_passes = game.baseline.copies * (_values_read(train_masks) + _values_read(selection_masks))
+    single_values = 0 if train_singles is None else train_singles.values.numel()
+    bank_passes = game.baseline.copies * (_values_read(train_masks) + _values_read(selection_masks) + single_values)
     surrogate_passes, divergence = 0, None
     if isinstance(settings, VitShapleySettings):
         keep = torch.cat([train_masks.keep, selection_masks.keep])
@@ -170,7 +173,7 @@ def train_explainer(
         train_masks = vit_shapley.with_values(train_masks, found["values"][: len(train_ids)])
         selection_masks = vit_shapley.with_values(selection_masks, found["values"][len(train_ids) :])
         bank_passes, surrogate_passes, divergence = 0, int(found["passes"]), found["divergence"].tolist()
-    data = TrainingSet(train_ids, train_view, train_masks, pairs, accelerator.device)
+    data = TrainingSet(train_ids, train_view, train_masks, pairs, accelerator.device, train_singles)
     selection = TrainingSet(validation_ids, validation_view, selection_masks, no_pairs, accelerator.device)
 
     torch.manual_seed(seeding.derive(seed, "explainer", "weights"))
@@ -244,13 +247,13 @@ def train_explainer(
             accelerator.unwrap_model(model), validation_view, validation_masks, settings, accelerator.device
         )
         chosen_by = validation_local
-        row: Row = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "local", "alpha"))
+        row: Row = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "singles", "local", "alpha"))
         row["epoch"] = epoch + 1
         if progress.controller is None:
             chosen_by = _selection_loss(prepared, selection, selection_losses, settings.batch, seed)
             row["loss"], row["validation_loss"] = epoch_means[0], chosen_by
         else:
-            row["pattern"], row["local"], row["alpha"] = *epoch_means, weights[0]
+            row["pattern"], row["singles"], row["local"], row["alpha"] = *epoch_means, weights[0]
         row |= {"validation_inf": 1 - 2 * validation_local, "validation_local": validation_local}
         if chosen_by < progress.best_loss:
             progress.best_loss, progress.best_epoch = chosen_by, epoch + 1

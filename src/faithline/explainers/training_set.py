@@ -39,6 +39,7 @@ class Batch(NamedTuple):
         effects: Fall of the value under each mask, (R, k).
         full: v(all features), (R,).
         empty: v(no feature), (R,).
+        single_effects: Fall of the value when each feature alone is removed, (R, n); zeros where the bank was not asked.
         owner: Row of the batch that each pair belongs to, int64 (P,).
         maps: Prior maps of the pairs, (P, n).
         weight: Weights of the pairs, (P,).
@@ -51,6 +52,7 @@ class Batch(NamedTuple):
     effects: Tensor
     full: Tensor
     empty: Tensor
+    single_effects: Tensor
     owner: Tensor
     maps: Tensor
     weight: Tensor
@@ -78,8 +80,18 @@ def by_row(loss: Loss) -> Term:
 class TrainingSet:
     """Views, masks and curated maps of the training samples, in memory on one device."""
 
-    def __init__(self, sample_ids: Tensor, view: View, masks: Masks, pairs: Pairs, device: torch.device) -> None:
+    def __init__(
+        self, sample_ids: Tensor, view: View, masks: Masks, pairs: Pairs, device: torch.device, singles: Masks | None = None
+    ) -> None:
         """Group the pairs by sample.
+
+        Args:
+            sample_ids: Ascending (N,).
+            view: What the explainer sees of them.
+            masks: Their masks.
+            pairs: Curated maps of some of them.
+            device: Where all of it goes.
+            singles: Their `singles` masks, for a loss that is about single removals too.
 
         Raises:
             ArtifactError: If a pair belongs to no training sample.
@@ -98,6 +110,8 @@ class TrainingSet:
         self._view = view.to(device)
         self._keep, self._effects = masks.keep.to(device), masks.effects.to(device)
         self._full, self._empty = masks.full.to(device), masks.empty.to(device)
+        self._singles = torch.zeros_like(view.valid, dtype=torch.float32) if singles is None else singles.effects
+        self._singles = self._singles.to(device)
         self._device = device
 
     def order(self, generator: torch.Generator) -> Tensor:
@@ -142,6 +156,7 @@ class TrainingSet:
             effects=self._effects[rows[:, None], which],
             full=self._full[rows],
             empty=self._empty[rows],
+            single_effects=self._singles[rows],
             owner=owner,
             maps=self._maps[pairs],
             weight=self._weight[pairs],
