@@ -338,7 +338,7 @@ class Idle(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         found = self.first(x)
-        return self.head(found.view(found.size(0), -1))
+        return self.head(found.reshape(found.size(0), -1))
 
 
 def test_lrp_passes_idle_layers_and_reshaping() -> None:
