@@ -11,7 +11,7 @@ from faithline.tasks import digits_cnn
 MODALITY = "image"
 HEADS = 4
 SHIFT = 2
-"""Largest shift of a training batch in pixels; what leaves on one side comes in on the other (one digit in eight reaches so far)."""
+"""Largest shift of a training batch in pixels; the little that leaves on one side comes in on the other."""
 POSITION_STD = 0.5
 """Size of the first position vectors; with the 0.02 of timm all patches look alike for many epochs."""
 
