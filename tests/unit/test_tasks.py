@@ -97,6 +97,23 @@ def test_targets_of_the_same_data_see_the_same_samples(wheel):
     assert (transformer.split == lstm.split).all()
 
 
+def test_digits_move_in_training_only():
+    samples = digits_vit.load_samples(SMALL, 0)
+    model = targets.build_model(FULL.tasks["digits_vit"], samples, 0).eval()
+    x = samples.x[:4]
+    seen = []
+    model.patch_embed.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    model(x)
+    assert torch.equal(seen[-1], x)
+    model.train()
+    torch.manual_seed(0)
+    for _ in range(4):
+        model(x)
+    assert any(not torch.equal(moved, x) for moved in seen[1:])
+    for moved in seen[1:]:
+        torch.testing.assert_close(moved.sum((1, 2, 3)), x.sum((1, 2, 3)))  # moved, not cut
+
+
 @pytest.mark.parametrize("name", ["digits_vit", "reviews_lstm"])
 def test_the_named_layers_lie_on_the_features(name, wheel):
     task = FULL.tasks[name]

@@ -1,6 +1,7 @@
 """Image, 28x28 grey, 10 classes: handwritten digits and a small vision transformer; one token is one feature."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from faithline.config import DatasetSettings, TargetSettings
 from faithline.dataset import Samples
@@ -9,8 +10,8 @@ from faithline.tasks import digits_cnn
 
 MODALITY = "image"
 HEADS = 4
-PATCH_DROPOUT = 0.1
-"""Share of the tokens that a training step leaves out: it regularises, and it teaches the model digits with holes."""
+SHIFT = 2
+"""Largest shift of a training batch in pixels; the little that leaves on one side comes in on the other."""
 POSITION_STD = 0.5
 """Size of the first position vectors; with the 0.02 of timm all patches look alike for many epochs."""
 
@@ -35,10 +36,18 @@ def build_target(settings: TargetSettings, samples: Samples) -> nn.Module:
         num_heads=HEADS,
         mlp_ratio=2.0,
         drop_rate=settings.dropout,
-        patch_drop_rate=PATCH_DROPOUT,
         class_token=False,
         global_pool="avg",
         weight_init="jax",
     )
     nn.init.normal_(model.pos_embed, std=POSITION_STD)
+    model.register_forward_pre_hook(_shift)
     return explainable(model)
+
+
+def _shift(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """In training, move a batch by some pixels: a transformer does not know by itself that place means little."""
+    if not model.training:
+        return inputs
+    down, right = torch.randint(-SHIFT, SHIFT + 1, (2,)).tolist()
+    return tuple(x.roll((down, right), (2, 3)) for x in inputs)
