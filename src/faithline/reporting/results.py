@@ -298,7 +298,7 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     check_rules(params, task, evaluation, path)
     explainers = root / "models/explainers" / task
     target = root / "models/target" / task
-    history = dict.fromkeys(("epoch", "loss", "pattern", "local", "alpha", "validation_inf"))
+    history = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "local", "alpha", "validation_inf"))
     return TaskResults(
         name=task,
         evaluation=evaluation,
