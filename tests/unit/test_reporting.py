@@ -289,6 +289,7 @@ def write_task(root: Path, task: str, modality: str, params: Params) -> None:
                 {
                     "epoch": epoch.astype(np.int32),
                     "loss": pl.Series([None] * 12, dtype=pl.Float32),
+                    "validation_loss": pl.Series([None] * 12, dtype=pl.Float32),
                     "pattern": (0.4 * np.exp(-epoch / 4) + 0.1).astype(np.float32),
                     "local": (0.5 * np.exp(-epoch / 6)).astype(np.float32),
                     "alpha": np.where(epoch < 6, 1, 1 / (1 + np.exp((epoch - 6) / 2))).astype(np.float32),

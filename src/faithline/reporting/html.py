@@ -222,7 +222,7 @@ def _training(results: TaskResults, name: str) -> Training:
         return [Series(label, style, known["epoch"].cast(pl.Float64).to_list(), known[column].cast(pl.Float64).to_list())]
 
     losses = [*line("pattern", "pattern loss", 0), *line("local", "local loss", 1), *line("alpha", "alpha", 2)]
-    losses += line("loss", "loss", 4)
+    losses += [*line("loss", "loss", 4), *line("validation_loss", "validation loss", 5)]
     validation = line("validation_inf", "validation INF", 3)
     return Training(
         name,

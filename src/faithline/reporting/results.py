@@ -306,7 +306,7 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     found = {name: read_misfit(maps / name, str(model.get("sha256"))) for name in section.methods.names()}
     misfits = {name: reason for name, reason in found.items() if reason is not None}
     check_rules(params, task, evaluation, path, misfits)
-    history = dict.fromkeys(("epoch", "loss", "pattern", "local", "alpha", "validation_inf"))
+    history = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "local", "alpha", "validation_inf"))
     return TaskResults(
         name=task,
         evaluation=evaluation,
