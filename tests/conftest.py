@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 # As `seeding.setup` does for a stage; it counts only if it is set before the first matrix product.
-os.environ.setdefault("MKL_CBWR", "AVX2")
+os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 
 ROOT = Path(__file__).parents[1]
 

@@ -31,7 +31,7 @@ def setup(seed: int) -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Else MKL computes equal rows of one matrix product with different last bits, by their place in the batch.
-    os.environ.setdefault("MKL_CBWR", "AVX2")
+    os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
