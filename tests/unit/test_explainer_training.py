@@ -202,6 +202,7 @@ def test_the_best_epoch_is_kept(module: str, additive: Additive, tmp_path: Path)
     key = "validation_local" if module == "deepfaith" else "validation_loss"
     losses = [float(row[key] or 0) for row in trained.history]
     best = int(np.argmin(losses))
+    assert (losses == [row["validation_local"] for row in trained.history]) == (module == "deepfaith")
     assert trained.info["best_epoch"] == 1 + best
     inf = [float(row["validation_inf"] or 0) for row in trained.history]
     assert trained.info["validation_inf"] == inf[best]
