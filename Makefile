@@ -44,7 +44,7 @@ test: $(STAMP)
 	ruff format --check .
 	mypy
 	lint-imports
-	python -m pytest
+	FAITHLINE_THREADS=1 OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadgroup
 
 test-extended: $(STAMP)
 	python -m pytest -m extended

@@ -17,6 +17,14 @@ os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 
 ROOT = Path(__file__).parents[1]
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (`pytest -n 2 --dist loadgroup`) a file stays with one worker, and so do all tests of the one pipeline run."""
+    for item in items:
+        path = item.path.relative_to(ROOT / "tests")
+        item.add_marker(pytest.mark.xdist_group("pipeline" if path.parts[0] == "pipeline" else path.as_posix()))
+
+
 TABLE_TASK = """
 import numpy as np, torch
 from torch import nn
