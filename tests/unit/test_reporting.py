@@ -701,6 +701,7 @@ def test_ablations_are_untestable_without_variants_and_testable_with_one(copy: P
     assert verdict(copy, "full objective") == "untestable"
     raw = yaml.safe_load((copy / "params.yaml").read_text(encoding="utf-8"))
     for task, modality in TASKS.items():
+        raw[modality]["explainers"]["deepfaith"]["objective"] = "full"
         raw[modality]["explainers"]["local_only"] = {**raw[modality]["explainers"]["deepfaith"], "objective": "local"}
         shutil.copytree(copy / f"models/explainers/{task}/deepfaith", copy / f"models/explainers/{task}/local_only")
 
