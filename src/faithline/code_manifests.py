@@ -64,6 +64,7 @@ def closure(entry: Path, src: Path) -> set[Path]:
     return seen
 
 
+@cache
 def code_sha256(text: str) -> str:
     """Digest of Python code without its comments, docstrings, blank lines and trailing spaces."""
     lines = text.splitlines()

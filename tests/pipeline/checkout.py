@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,17 +99,6 @@ class Checkout:
         while grown := {after for before, after in edges if before in reached} - reached:
             reached |= grown
         return reached
-
-    def repro_side_by_side(self, *targets: str) -> str:
-        """`dvc repro` of several targets at once, which share no unfinished job, then of all that is left; the logs, joined."""
-        command = ("dvc", "--wait-for-lock", "repro")
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started = [subprocess.Popen([*command, target], cwd=self.folder, env=environment(), **pipes) for target in targets]
-        with ThreadPoolExecutor(len(started)) as readers:
-            logs = list(readers.map(lambda process: process.communicate()[0], started))
-        for process, log in zip(started, logs, strict=True):
-            assert process.returncode == 0, log[-6000:]
-        return "".join([*logs, self.dvc("repro")])
 
     def outputs(self) -> dict[str, str]:
         """Content hash of every output by path, as dvc.lock has it."""

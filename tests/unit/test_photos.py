@@ -102,7 +102,7 @@ def test_top_1_on_the_sample_of_photographs() -> None:
     """A wrong padding or mean costs 7 to 11 points, and nothing else would tell."""
     folders = class_folders(PHOTOS, "one folder a class")
     settings = ImageFolderSettings(
-        train=1, supervised=1, validation=1, test=len(folders) - 2, path=str(PHOTOS), image_size=224, patch=16
+        train=1, supervised=1, validation=1, test=len(folders) - 2, augmented=0, path=str(PHOTOS), image_size=224, patch=16
     )
     samples = photos_effnet.load_samples(settings, 0)
     rows = torch.from_numpy(np.flatnonzero(samples.split != "gallery"))

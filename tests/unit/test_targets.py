@@ -62,6 +62,7 @@ def settings(source: str | Path, epochs: int = 5, modality: str = "table") -> Ta
                 "exact": False,
                 "fitting": 8,
                 "training": 8,
+                "training_laws": ["bernoulli"],
                 "evaluation": 8,
                 "reference": 8,
                 "fixed_size_fraction": 0.5,

@@ -59,7 +59,7 @@ def _one_thread():
 
 def settings(task: Any, path: Path) -> DatasetSettings:
     train, validation, test = COUNTS[task]
-    counts = {"train": train, "supervised": train // 2, "validation": validation, "test": test}
+    counts = {"train": train, "supervised": train // 2, "validation": validation, "test": test, "augmented": 0}
     made: DatasetSettings = task.DATASET_SETTINGS(path=str(path), **counts, **EXTRA[task.MODALITY])
     return made
 

@@ -86,9 +86,12 @@ def _every_prior(inputs: Inputs) -> Finding:
         note = f"{task}: {results.explainer} better than {len(groups['better'])} of {len(priors)} priors"
         note += f", worse than {listing(groups['worse'])}" if groups["worse"] else ""
         note += f", not separable from {listing(groups['undecided'])}" if groups["undecided"] else ""
+        name = results.explainer
+        if name is not None and inputs.params.modality(task).explainers[name].model_dump().get("objective") == "local":
+            note += "; it learned from removals alone and imitated none of them"
         evidence.append(note)
     return Finding(
-        "One forward pass of the trained explainer is more faithful (mean rank) than every prior method it learned from",
+        "One forward pass of the trained explainer is more faithful (mean rank) than every prior method",
         f"{PAPER}, abstract and comparison with prior methods",
         _overall(verdicts),
         "; ".join(evidence) + ". Better and worse mean that the paired difference holds after Holm's correction.",

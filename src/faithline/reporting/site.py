@@ -35,7 +35,8 @@ def write(params: Params, root: str | Path = ".") -> None:
     found = findings.findings(inputs)
     curves = {task: _curves(inputs, task) for task in inputs.tasks}
     galleries = {task: gallery.build(inputs.tasks[task], params) for task in inputs.tasks}
-    sheets = {task: gallery.contact_sheet(galleries[task], inputs.tasks[task].samples) for task in inputs.tasks}
+    shown = [task for task in inputs.tasks if galleries[task].entries]
+    sheets = {task: gallery.contact_sheet(galleries[task], inputs.tasks[task].samples) for task in shown}
     page = html.page(inputs, found, curves, galleries)
     reports = root / "reports"
     with publish(reports / "plots") as folder:
