@@ -17,33 +17,22 @@ from faithline.bank import Masks
 from faithline.masking import Baseline, MaskedModel, Outcome, patch_features
 from faithline.metrics.curves import relevance_ranks, sweep
 from faithline.metrics.ten import area, faithfulness_estimate, monotonicity_correlation, region_perturbation, subset_correlation
+from faithline.targets import SmallCNN
 
-SAMPLES, MAPS, SUBSETS, REMOVED = 16, 3, 100, 10
+SAMPLES, MAPS, SUBSETS, REMOVED = 16, 11, 100, 10
 PATCH, SIDE = 4, 28
 STEPS = (SIDE // PATCH) ** 2
 
 
-class Cnn(nn.Module):
-    """A small CNN for 28x28 images, of the size of the digits task's."""
+class Scaled(nn.Module):
+    """The CNN of `digits_cnn`, its logits scaled so that an untrained network still reacts to each patch."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(3),
-            nn.Flatten(),
-            nn.Linear(288, 10),
-        )
+        self.body = SmallCNN(1, SIDE, 10, width=16, depth=4, dropout=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, scaled so that an untrained network still reacts to each patch."""
+        """Logits (B, 10)."""
         return 40 * self.body(x)
 
 
@@ -58,7 +47,7 @@ def _seconds(work: Callable[[], dict[str, np.ndarray]], repeats: int) -> tuple[f
 
 
 def _ours(game: MaskedModel, x: Tensor, maps: Tensor, keep: Tensor) -> dict[str, np.ndarray]:
-    """The five metrics of K maps (B, K, n), from the model's first forward pass on; also plays LeRF, which INS and NEG need."""
+    """The five metrics of K maps (B, K, n), from the model's first forward pass on."""
     batch, count, n = maps.shape
     logits, target = game.predict(x)
     clean = logits.softmax(1).gather(1, target[:, None])[:, 0]
@@ -73,10 +62,17 @@ def _ours(game: MaskedModel, x: Tensor, maps: Tensor, keep: Tensor) -> dict[str,
     fixed = Masks(keep[source], fixed_values[source], clean[source], empty[source], exists)
     singles = Masks(singles_keep[source], single_values[source], clean[source], empty[source], exists)
 
-    def evaluate(rows: Tensor, kept: Tensor) -> Outcome:
-        return game.evaluate(x, source[rows], kept, target)
-
     ranks = relevance_ranks(flat, exists, ids, 0)
+    most = ranks.argmin(1)
+
+    def evaluate(rows: Tensor, kept: Tensor) -> Outcome:
+        # The sweep from the least relevant feature on serves INS and NEG, which are not among the five: it is not played.
+        wanted = ~kept[torch.arange(len(rows)), most[rows]]
+        value, top = torch.full((len(rows),), torch.nan), torch.zeros(len(rows), dtype=torch.bool)
+        played = game.evaluate(x, source[rows[wanted]], kept[wanted], target)
+        value[wanted], top[wanted] = played.value, played.top
+        return Outcome(value, top)
+
     curves = sweep(evaluate, ranks, exists, clean[source], n, insertion=None, singles=singles, empty=empty[source])
     scores = {
         "fc": subset_correlation(flat, fixed),
@@ -136,7 +132,7 @@ def measure() -> dict[str, dict[str, object]]:
     """
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    model = Cnn().eval()
+    model = Scaled().eval()
     features = patch_features(SIDE, PATCH, 1)
     game = MaskedModel(model, features, Baseline.zero(), max_batch=512)
     # Noise, so that no patch equals the baseline: equal effects would be ordered by rounding errors.

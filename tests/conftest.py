@@ -18,6 +18,7 @@ os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers read the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`pytest -n 2 --dist loadgroup`) a file stays with one worker, and so do all tests of the one pipeline run."""
     for item in items:
