@@ -40,6 +40,7 @@ def build_target(settings: TargetSettings, samples: Samples) -> nn.Module:
         global_pool="avg",
         weight_init="jax",
     )
+    assert model.pos_embed is not None  # this model learns its positions
     nn.init.normal_(model.pos_embed, std=POSITION_STD)
     model.register_forward_pre_hook(_shift)
     return explainable(model)
