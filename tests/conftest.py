@@ -18,6 +18,17 @@ os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small models gain nothing from threads, and threads that wait for each other crawl on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the workers read the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`pytest -n 2 --dist loadgroup`) a file stays with one worker, and so do all tests of the one pipeline run."""

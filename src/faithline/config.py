@@ -675,10 +675,13 @@ def parse(text: str, origin: str = "params.yaml") -> Params:
     Raises:
         ConfigError: If anything is wrong; all faults at once, each as `dotted.key = value: rule`.
     """
+    loader = _UniqueKeyLoader(text)
     try:
-        raw = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a subclass of SafeLoader)
+        raw = loader.get_single_data()  # as `yaml.safe_load`, by a safe loader of our own
     except yaml.YAMLError as error:
         raise ConfigError(f"{origin}: not valid YAML; nothing was run\n  {error}") from error
+    finally:
+        loader.dispose()
     if not isinstance(raw, dict):
         raise ConfigError(f"{origin}: must hold a mapping of sections, not {type(raw).__name__}; nothing was run")
     try:

@@ -1,4 +1,4 @@
-"""Tables that a user brings as CSV become samples: named columns, checked, standardised by the training split."""
+"""Tables become samples: split over groups of rows, standardised by the training split; CSV files are checked first."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,11 +8,70 @@ import polars as pl
 import torch
 
 from faithline.artifacts import rounded
-from faithline.config import TableFileSettings
+from faithline.config import DatasetSettings, TableFileSettings
 from faithline.dataset import Samples, assign_splits
 from faithline.errors import ArtifactError
 from faithline.masking import column_features
 from faithline.seeding import numpy_generator
+
+
+def standardised_samples(
+    settings: DatasetSettings,
+    seed: int,
+    *,
+    name: str,
+    raw: np.ndarray,
+    label: np.ndarray,
+    group: np.ndarray,
+    feature_names: Sequence[str],
+    class_names: Sequence[str],
+    source: str,
+) -> Samples:
+    """Samples of a numeric table.
+
+    Args:
+        settings: Counts.
+        seed: Draws the splits.
+        name: Of the data set, for the seed.
+        raw: Finite values, float64 (N, n).
+        label: Class indices (N,).
+        group: Rows of one group lie in one split, (N,).
+        feature_names: One a column.
+        class_names: One a class.
+        source: Where the data comes from.
+
+    Raises:
+        ArtifactError: If there are fewer rows than were asked for, or a column is constant over the training split.
+    """
+    chosen, split, supervised = assign_splits(
+        group,
+        {"train": settings.train, "validation": settings.validation, "test": settings.test},
+        settings.supervised,
+        numpy_generator(seed, name, "split"),
+    )
+    raw = raw[chosen]
+    # Rounded first, so that the frozen numbers, applied to a raw row, give exactly the input the model saw.
+    mean = rounded(raw[split == "train"].mean(0).tolist())
+    std = rounded(raw[split == "train"].std(0).tolist())
+    constant = [column for column, size in zip(feature_names, std, strict=True) if not size]
+    if constant:
+        raise ArtifactError(f"{name}: columns {constant} are constant over the training split")
+    return Samples(
+        x=torch.from_numpy(((raw - np.array(mean)) / np.array(std)).astype(np.float32)),
+        label=torch.from_numpy(label[chosen].astype(np.int64)),
+        split=split,
+        supervised=supervised,
+        features=column_features(raw.shape[1]),
+        class_names=tuple(class_names),
+        feature_names=tuple(feature_names),
+        preprocessing={"mean": mean, "std": std},
+        source=source,
+    )
+
+
+def distinct_rows(raw: np.ndarray) -> np.ndarray:
+    """Groups of equal rows, int64 (N,)."""
+    return np.unique(raw, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def table_samples(
@@ -41,29 +100,15 @@ def table_samples(
             or a constant column, or has fewer rows than were asked for.
     """
     raw, target = read_columns(Path(settings.path), name, columns, label, list(classes))
-    _, group = np.unique(raw, axis=0, return_inverse=True)
-    chosen, split, supervised = assign_splits(
-        group.reshape(-1),
-        {"train": settings.train, "validation": settings.validation, "test": settings.test},
-        settings.supervised,
-        numpy_generator(seed, name, "split"),
-    )
-    raw = raw[chosen]
-    # Rounded first, so that the frozen numbers, applied to a raw row, give exactly the input the model saw.
-    mean = rounded(raw[split == "train"].mean(0).tolist())
-    std = rounded(raw[split == "train"].std(0).tolist())
-    constant = [name for name, size in zip(columns, std, strict=True) if not size]
-    if constant:
-        raise ArtifactError(f"{settings.path}: columns {constant} are constant over the training split")
-    return Samples(
-        x=torch.from_numpy(((raw - np.array(mean)) / np.array(std)).astype(np.float32)),
-        label=torch.from_numpy(target[chosen]),
-        split=split,
-        supervised=supervised,
-        features=column_features(len(columns)),
+    return standardised_samples(
+        settings,
+        seed,
+        name=name,
+        raw=raw,
+        label=target,
+        group=distinct_rows(raw),
+        feature_names=columns,
         class_names=tuple(classes.values()),
-        feature_names=tuple(columns),
-        preprocessing={"mean": mean, "std": std},
         source=source,
     )
 

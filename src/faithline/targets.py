@@ -183,7 +183,7 @@ class TextTransformer(nn.Module):
 class TaskModule(Protocol):
     """What a task file defines; a user's own file outside the package has the same three names.
 
-    A file that needs more than the four counts and a network's size says so with `DATASET_SETTINGS` and `TARGET_SETTINGS`, the
+    A file that needs more than the counts and a network's size says so with `DATASET_SETTINGS` and `TARGET_SETTINGS`, the
     sections of `config.py` that it reads.
     """
 

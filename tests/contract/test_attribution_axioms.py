@@ -1,12 +1,12 @@
 """Axioms that every attribution method keeps. Methods are found as the keys of `config.Methods`: a new one is tested at once."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from tests.tiny_vit import TinyViT
+from tests.tiny_networks import TinyViT
 from torch import Tensor, nn
 
 from faithline.attributions.query import DoesNotFit, Query
@@ -44,13 +44,7 @@ UNSIGNED = (*ATTENTION, "grad_cam_plus_plus")
 NEED_RELU = ("guided_backprop", "deconvolution")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def settings_of(name: str, output: str = "prob") -> MethodSettings:

@@ -61,13 +61,7 @@ GRADIENT = GradientSettings(role="supervision", output="prob")
 LOGIT = GradientSettings(role="supervision", output="logit")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seeds(count: int) -> Tensor:

@@ -60,6 +60,7 @@ class Bomb:
         return (exec, ("open('ran', 'w').close()",))
 
 
+# Pickles are written here, never read: the hostile file must exist for the reader to refuse it.
 @pytest.mark.parametrize("save", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
 def test_a_pickle_that_needs_more_than_tensors_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,10 +1,8 @@
 """Attention rollout and generic attention: two layers by hand, and the models that they can and cannot read."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from tests.tiny_vit import TinyViT
+from tests.tiny_networks import TinyViT, louder
 from torch import Tensor, nn
 
 from faithline.attributions import attention, attention_rollout, generic_attention
@@ -18,25 +16,11 @@ LOGIT = GradientSettings(role="supervision", output="logit")
 World = tuple[MaskedModel, Tensor, Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ask(game: MaskedModel, x: Tensor, target: Tensor) -> Query:
     return Query(game, x, target, None, None, torch.arange(len(x)))
-
-
-def louder(model: nn.Module) -> nn.Module:
-    """An untrained Transformer attends evenly and hardly reacts."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model.eval()
 
 
 @pytest.fixture

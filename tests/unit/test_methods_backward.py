@@ -1,13 +1,10 @@
 """SmoothGrad, guided backpropagation, deconvolution, DeepLIFT SHAP and LRP: against captum, and against arithmetic by hand."""
 
-import warnings
-from collections.abc import Iterator
-
 import pytest
 import torch
 from captum.attr import LRP, Deconvolution, DeepLift, DeepLiftShap, GuidedBackprop, NoiseTunnel, Saliency
 from captum.attr._utils.lrp_rules import EpsilonRule
-from tests.tiny_vit import TinyViT
+from tests.tiny_networks import TinyViT, louder
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -22,24 +19,11 @@ LOGIT = GradientSettings(role="supervision", output="logit")
 World = tuple[MaskedModel, Tensor, Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Setting")
-        warnings.filterwarnings("ignore", message="Input Tensor 0 did not already require gradients")
-        yield
-    torch.set_num_threads(threads)
-
-
-def louder(model: nn.Module) -> nn.Module:
-    """An untrained network hardly reacts to its input."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model.eval()
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:Setting"),
+    pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require gradients"),
+]
 
 
 @pytest.fixture

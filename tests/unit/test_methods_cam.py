@@ -1,11 +1,9 @@
 """Grad-CAM++ and Score-CAM on small networks whose answers can be written down."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.tiny_vit import TinyViT
+from tests.tiny_networks import TinyViT
 from torch import Tensor, nn
 
 from faithline.attributions import grad_cam, grad_cam_plus_plus, score_cam
@@ -19,13 +17,7 @@ HEAD = torch.tensor([[3.0, -1.0, 0.5], [0.0, 0.0, 0.0]])
 """Weights of two classes on the pooled channels."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

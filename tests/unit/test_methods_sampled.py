@@ -1,7 +1,5 @@
 """Shapley sampling and RISE: against captum, the exact table, and arithmetic by hand."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from captum.attr import ShapleyValueSampling
@@ -17,13 +15,7 @@ World = tuple[MaskedModel, Tensor, Tensor]
 REFERENCE = MethodSettings(role="reference")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models are slower on two threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -10,13 +10,7 @@ from faithline.errors import ArtifactError
 from faithline.masking import Baseline, MaskedModel, token_features
 from faithline.networks import BidirectionalLSTM, TextLSTM, explainable, timm_model
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def lstm(dropout: float = 0.0) -> TextLSTM:

@@ -27,12 +27,7 @@ needs_weights = pytest.mark.skipif(
 TARGET = TrainingSettings(epochs=0, batch=8, learning_rate=0.1, weight_decay=0.0, dropout=0.0, layers=[])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def samples_of_size(size: int) -> Samples:

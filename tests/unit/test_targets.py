@@ -74,13 +74,7 @@ def settings(source: str | Path, epochs: int = 5, modality: str = "table") -> Ta
 BASELINES = BaselineSettings.model_validate({"blur": {"sigma": 1.0}, "noise": {"std": 0.5}, "background": {"rows": 6}})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Tiny tensors gain nothing from threads, and threads that wait for each other crawl on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

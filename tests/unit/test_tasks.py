@@ -29,13 +29,7 @@ SMALL = DatasetSettings(train=300, supervised=50, validation=58, test=171, augme
 MODULES = {"affairs_mlp": affairs_mlp, "breast_cancer_mlp": breast_cancer_mlp, "digits_cnn": digits_cnn}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Small models gain little from threads, and threads that wait for each other crawl on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -49,12 +49,7 @@ def name(task: Any) -> str:
     return task.__name__.rpartition(".")[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def settings(task: Any, path: Path) -> DatasetSettings:

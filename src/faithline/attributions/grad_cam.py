@@ -1,11 +1,9 @@
 """Grad-CAM on the last layer that is laid out over the image."""
 
-import torch
 from torch import Tensor
 
-from faithline.attributions.gradients import chunks
 from faithline.attributions.query import Query
-from faithline.attributions.spatial import Grid, activations_and_gradients, enlarge, last_grid
+from faithline.attributions.spatial import weighted_channels
 from faithline.config import GradientSettings
 
 MODALITIES: tuple[str, ...] = ("image",)
@@ -31,12 +29,4 @@ def attribute(query: Query, settings: GradientSettings) -> Tensor:
     Source:
         Selvaraju et al., Grad-CAM, ICCV 2017, equations 1 and 2 without the ReLU; captum.attr.LayerGradCam.
     """
-    maps = []
-    grid: Grid | None = None
-    for _, view, classes in chunks(query, settings.output, 1):
-        if grid is None:
-            grid = last_grid(query.game.model, view.inputs[:1].detach())
-        activation, gradient = activations_and_gradients(view, grid, classes)
-        coarse = (gradient.mean((2, 3), keepdim=True) * activation).sum(1, keepdim=True)
-        maps.append(enlarge(coarse, query.game.features.map_shape)[:, 0].cpu())
-    return torch.cat(maps)
+    return weighted_channels(query, settings.output, lambda _, gradient: gradient.mean((2, 3), keepdim=True))

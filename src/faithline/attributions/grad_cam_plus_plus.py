@@ -1,11 +1,9 @@
 """Grad-CAM++ on the last layer that is laid out over the image."""
 
-import torch
 from torch import Tensor
 
-from faithline.attributions.gradients import chunks
 from faithline.attributions.query import Query
-from faithline.attributions.spatial import Grid, activations_and_gradients, enlarge, last_grid
+from faithline.attributions.spatial import weighted_channels
 from faithline.config import GradientSettings
 
 MODALITIES: tuple[str, ...] = ("image",)
@@ -36,14 +34,10 @@ def attribute(query: Query, settings: GradientSettings) -> Tensor:
     Source:
         Chattopadhay et al., Grad-CAM++, WACV 2018, equations 5 and 19, without the ReLU of the map.
     """
-    maps = []
-    grid: Grid | None = None
-    for _, view, classes in chunks(query, settings.output, 1):
-        if grid is None:
-            grid = last_grid(query.game.model, view.inputs[:1].detach())
-        activation, gradient = activations_and_gradients(view, grid, classes)
-        share = 1 / (2 + activation.sum((2, 3), keepdim=True) * gradient).clamp(min=1)
-        weight = (share * gradient.relu()).sum((2, 3), keepdim=True)
-        coarse = (weight * activation).sum(1, keepdim=True)
-        maps.append(enlarge(coarse, query.game.features.map_shape)[:, 0].cpu())
-    return torch.cat(maps)
+    return weighted_channels(query, settings.output, _weights)
+
+
+def _weights(activation: Tensor, gradient: Tensor) -> Tensor:
+    """Weight of each channel, (B, C, 1, 1)."""
+    share = 1 / (2 + activation.sum((2, 3), keepdim=True) * gradient).clamp(min=1)
+    return (share * gradient.relu()).sum((2, 3), keepdim=True)

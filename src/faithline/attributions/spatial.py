@@ -1,5 +1,6 @@
 """What the class activation maps share: the layer they look at, what it says, and how a coarse map becomes one of pixels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from faithline.attributions.attention import timm_attention, token_grid
-from faithline.attributions.query import DoesNotFit
+from faithline.attributions.gradients import Output, chunks
+from faithline.attributions.query import DoesNotFit, Query
 from faithline.masking import GradientView
 
 
@@ -59,6 +61,33 @@ def last_grid(model: nn.Module, image: Tensor) -> Grid:
     if not found:
         raise DoesNotFit(f"no module of {type(model).__name__} gives an output (B, C, H, W) with more than one cell")
     return Grid(found[-1], None)
+
+
+def weighted_channels(query: Query, output: Output, weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Activations of the last grid times a weight of each channel, summed over channels and enlarged.
+
+    One forward and backward pass a sample, and one forward pass that finds the layer.
+
+    Args:
+        query: The game, inputs and classes.
+        output: What is differentiated.
+        weigh: Activations and gradients, (B, C, h, w) each -> weights (B, C, 1, 1).
+
+    Returns:
+        Maps (B, H, W), float32, on the CPU.
+
+    Raises:
+        DoesNotFit: If no layer of the model is laid out over the image.
+    """
+    maps = []
+    grid: Grid | None = None
+    for _, view, classes in chunks(query, output, 1):
+        if grid is None:
+            grid = last_grid(query.game.model, view.inputs[:1].detach())
+        activation, gradient = activations_and_gradients(view, grid, classes)
+        coarse = (weigh(activation, gradient) * activation).sum(1, keepdim=True)
+        maps.append(enlarge(coarse, query.game.features.map_shape)[:, 0].cpu())
+    return torch.cat(maps)
 
 
 def activations_and_gradients(view: GradientView, grid: Grid, classes: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,7 @@ CONTROLS = {
 }
 ROLES = {
     "explainer": ("Trained explainers", "networks that give a map in one forward pass"),
-    "supervision": ("Prior methods", "they supply the maps that explainers learn from"),
+    "supervision": ("Prior methods", "ranked; those that curation keeps teach the explainers that imitate"),
     "baseline": ("Baselines", "ranked, but never teach"),
     "control": ("Controls", "maps that know nothing of the model or of the sample"),
     "reference": ("References", "exact values, large per-sample fits, hindsight: shown apart, never beaten"),

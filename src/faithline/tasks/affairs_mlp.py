@@ -4,14 +4,11 @@ Data: statsmodels `fair` (Fair, 1978; Redbook survey of 6,366 women), shipped "w
 """
 
 import numpy as np
-import torch
 from torch import nn
 
-from faithline.artifacts import rounded
 from faithline.config import DatasetSettings, TargetSettings
-from faithline.dataset import Samples, assign_splits
-from faithline.masking import column_features
-from faithline.seeding import numpy_generator
+from faithline.dataset import Samples
+from faithline.tables import distinct_rows, standardised_samples
 from faithline.targets import MLP
 
 MODALITY = "table"
@@ -27,27 +24,15 @@ def load_samples(settings: DatasetSettings, seed: int) -> Samples:
 
     data = fair.load_pandas().data
     raw = data[list(COLUMNS)].to_numpy(np.float64)
-    label = (data["affairs"].to_numpy() > 0).astype(np.int64)
-    _, group = np.unique(raw, axis=0, return_inverse=True)
-    chosen, split, supervised = assign_splits(
-        group.reshape(-1),
-        {"train": settings.train, "validation": settings.validation, "test": settings.test},
-        settings.supervised,
-        numpy_generator(seed, "affairs_mlp", "split"),
-    )
-    raw = raw[chosen]
-    # Rounded first, so that the frozen numbers, applied to a raw row, give exactly the input the model saw.
-    mean = rounded(raw[split == "train"].mean(0).tolist())
-    std = rounded(raw[split == "train"].std(0).tolist())
-    return Samples(
-        x=torch.from_numpy(((raw - np.array(mean)) / np.array(std)).astype(np.float32)),
-        label=torch.from_numpy(label[chosen]),
-        split=split,
-        supervised=supervised,
-        features=column_features(len(COLUMNS)),
-        class_names=("no affair", "affair"),
+    return standardised_samples(
+        settings,
+        seed,
+        name="affairs_mlp",
+        raw=raw,
+        label=data["affairs"].to_numpy() > 0,
+        group=distinct_rows(raw),
         feature_names=COLUMNS,
-        preprocessing={"mean": mean, "std": std},
+        class_names=("no affair", "affair"),
         source="statsmodels dataset fair (Fair 1978), included in statsmodels with permission of the author",
     )
 
