@@ -457,10 +457,12 @@ class DeepFaithSettings(ExplainerTraining):
     """DeepFaith: imitation of curated maps, then the local correlation with the bank's effects."""
 
     module: Literal["deepfaith"]
-    head: Literal["sigmoid", "signed"]
+    head: Literal["sigmoid", "minmax", "signed"]
     objective: Literal["full", "pattern", "local"]
     singles: UnitInterval
     """Share of L_LC that is about single removals (`singles` masks); the rest is about random ones."""
+    ema: Annotated[float, Field(ge=0, lt=1)]
+    """Decay a step of the running mean of the weights that is validated and kept; 0 keeps the weights themselves."""
     masks_per_step: Annotated[int, Field(ge=3)]
     alpha: AlphaSettings
 
@@ -498,6 +500,18 @@ class CxplainSettings(ExplainerTraining):
     module: Literal["cxplain"]
 
 
+class VertSettings(ExplainerTraining):
+    """VerT: the smallest mask under which a fine-tuned copy of the target, its distraction-proof stand-in, answers as before.
+
+    The copy is what is explained; its scores are judged on the target all the same.
+    """
+
+    module: Literal["vert"]
+    sparsity: Positive
+    """Weight of the mean mask against the two distances between answers."""
+    copy_learning_rate: Positive
+
+
 class L2xSettings(ExplainerTraining):
     """L2X: a subset of at most `subset` features from which the target's output can be predicted."""
 
@@ -507,7 +521,8 @@ class L2xSettings(ExplainerTraining):
 
 
 ExplainerSettings = Annotated[
-    DeepFaithSettings | FastShapSettings | VitShapleySettings | CxplainSettings | L2xSettings, Field(discriminator="module")
+    DeepFaithSettings | FastShapSettings | VitShapleySettings | CxplainSettings | L2xSettings | VertSettings,
+    Field(discriminator="module"),
 ]
 """One trained explainer; `module` says which keys it has. Variants share a module: an ablation is one more entry."""
 
@@ -520,12 +535,20 @@ LAW_OF_MODULE: dict[str, TrainingLaw] = {
 """Which masks of the training bank a module learns from; those left out learn from none."""
 
 
+class RefinementSettings(Section):
+    """Test-time refinement: an explainer's map, refitted on `masks` Bernoulli masks of the sample's own (refinement.py)."""
+
+    explainer: Name
+    masks: Annotated[int, Field(ge=3)]
+
+
 class ModalitySettings(Section):
-    """Tasks of one modality with the prior methods and explainers that each of them gets."""
+    """Tasks of one modality with the prior methods, explainers and refinements that each of them gets."""
 
     tasks: list[Name]
     methods: Methods
     explainers: dict[Name, ExplainerSettings]
+    refinements: dict[Name, RefinementSettings]
 
 
 class CurvesSettings(Section):
@@ -544,9 +567,14 @@ class MetricSettings(Section):
 
 
 class CurateSettings(Section):
-    """Which maps may teach: near-duplicates go (cosine >= `cosine`), then a map must pass the p-quantile of every metric."""
+    """Which maps may teach: near-duplicates go (cosine >= `cosine`), then a map must pass the p-quantile of every metric.
+
+    `leader` says which of near-duplicates stays, `weights` how much each kept map of a sample counts.
+    """
 
     cosine: Annotated[float, Field(gt=0, le=1)]
+    leader: Literal["first", "best_mean_rank"]
+    weights: Literal["equal", "rank"]
     quantile: Annotated[float, Field(ge=0, lt=0.5)]
     on_empty: Literal["best_mean_rank", "drop"]
     max_non_finite_fraction: UnitInterval
@@ -635,11 +663,29 @@ class Params(Section):
                                 f"{modality}.explainers.{explainer}.{key} = {value!r}: "
                                 f"needs {law} in tasks.{name}.bank.training_laws ({', '.join(bank.training_laws)})"
                             )
+            for name, refinement in section.refinements.items():
+                if name in roles or name in section.explainers:
+                    faults.append(f"{modality}.refinements.{name}: a method or an explainer has the same name")
+                if refinement.explainer not in section.explainers:
+                    faults.append(
+                        f"{modality}.refinements.{name}.explainer = {refinement.explainer!r}: "
+                        f"must be one of {modality}.explainers {sorted(section.explainers)}"
+                    )
+                for task in expected:
+                    if refinement.masks > (limit := self.tasks[task].bank.fitting):
+                        faults.append(
+                            f"{modality}.refinements.{name}.masks = {refinement.masks}: "
+                            f"must be <= tasks.{task}.bank.fitting ({limit})"
+                        )
             if section.tasks and self.report.reference not in roles:
                 faults.append(f"report.reference = {self.report.reference!r}: must be one of {modality}.methods {sorted(roles)}")
         for name in self.tasks:
             if not Path(self.tasks[name].source).is_file():
                 faults.append(f"tasks.{name}.source = {self.tasks[name].source!r}: no such file")
+        if self.curves.skip_duplicates and self.curate.leader != "first":
+            faults.append(
+                f"curate.leader = {self.curate.leader!r}: needs the sweeps of all maps, so curves.skip_duplicates must be false"
+            )
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -707,6 +753,14 @@ def target_settings(data: dict[str, Any]) -> TrainingSettings:
         pydantic.ValidationError: If they are no target's.
     """
     found: TrainingSettings = TypeAdapter(AnyTarget).validate_python(data)
+    return found
+
+
+def dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys, as `dvc exp run -S` names them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
 
 

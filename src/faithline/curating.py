@@ -3,6 +3,7 @@
 import polars as pl
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from faithline import curation, workspace
 from faithline.artifacts import maps_column, publish, read_table, write_json, write_table
@@ -31,24 +32,32 @@ def curate(opened: Workspace) -> None:
     maps = torch.stack([item.attribution for item in stored], 1)
     finite = torch.stack([item.finite for item in stored], 1)
 
-    leader = curation.deduplicate(maps, finite, params.curate.cosine)
-    alive = leader == torch.arange(len(methods))
+    settings = params.curate
     judge = open_judge(opened, ids)
     metrics = [str(name) for name in params.evaluate.metrics]
-    scores = torch.stack(
-        [
+
+    def score(which: Tensor) -> Tensor:
+        stored = [
             judge.score_stored(
                 maps[:, k],
-                alive[:, k],
+                which[:, k],
                 read_table(workspace.curves_folder(task) / f"{name}.parquet", CURVE_COLUMNS),
                 metrics,
             )
             for k, name in enumerate(methods)
-        ],
-        1,
-    )
-    kept, passed = curation.quantile_filter(scores, alive, metrics, params.curate.quantile, params.curate.on_empty)
-    index = curation.index_frame(ids, methods, leader, kept, passed)
+        ]
+        return torch.stack(stored, 1)
+
+    place = None
+    if settings.leader == "best_mean_rank":
+        usable = finite & (maps != 0).any(2)
+        place = curation.mean_place(score(usable), usable, metrics)
+    leader = curation.deduplicate(maps, finite, settings.cosine, place)
+    alive = leader == torch.arange(len(methods))
+    scores = score(alive)
+    kept, passed = curation.quantile_filter(scores, alive, metrics, settings.quantile, settings.on_empty)
+    weight = curation.teaching_weights(kept, curation.mean_place(scores, alive, metrics), settings.weights)
+    index = curation.index_frame(ids, methods, leader, kept, passed, weight)
     sample, method = kept.nonzero(as_tuple=True)
     with publish(workspace.curated_folder(task)) as folder:
         write_table(folder / "index.parquet", index, opened.metadata())

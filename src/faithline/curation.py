@@ -12,6 +12,7 @@ from faithline.metrics.catalogue import signs
 from faithline.metrics.correlation import average_ranks
 
 OnEmpty = Literal["best_mean_rank", "drop"]
+Weights = Literal["equal", "rank"]
 REASONS = ("kept", "non_finite", "duplicate", "below_quantile")
 
 NON_FINITE = -1
@@ -21,8 +22,8 @@ SLACK = 1e-12
 """Relative rounding error that a comparison with a threshold forgives, so that a tie is a tie."""
 
 
-def deduplicate(maps: Tensor, finite: Tensor, cosine: float) -> Tensor:
-    """Greedy leader clustering of each sample's maps, in the given order.
+def deduplicate(maps: Tensor, finite: Tensor, cosine: float, place: Tensor | None = None) -> Tensor:
+    """Greedy leader clustering of each sample's maps, in the given order or by their places.
 
     Walk the list: a map that no earlier leader has removed becomes a leader and removes every later map whose cosine with it is
     at least `cosine`. This is no transitive closure: of a chain a ~ b ~ c with a unlike c, a and c stay. Cosines are those of the
@@ -32,6 +33,7 @@ def deduplicate(maps: Tensor, finite: Tensor, cosine: float) -> Tensor:
         maps: Raw signed maps, (B, K, n); methods in order of precedence.
         finite: Whether the method calls the map finite, bool (B, K).
         cosine: Threshold in (0, 1].
+        place: Walk each sample's list in ascending order of these numbers instead, (B, K); of equals the first comes first.
 
     Returns:
         Leader of each map, int64 (B, K): its own position if it stays, the position of the map it repeats, or `NON_FINITE` for a
@@ -40,6 +42,12 @@ def deduplicate(maps: Tensor, finite: Tensor, cosine: float) -> Tensor:
     Source:
         DeepFaith, 2025 (spec, section 3.6, steps 1 and 2).
     """
+    if place is not None:
+        walk = place.argsort(dim=1, stable=True)
+        rows = torch.arange(len(maps))[:, None]
+        found = deduplicate(maps[rows, walk], finite[rows, walk], cosine)
+        named = torch.where(found >= 0, walk.gather(1, found.clamp(min=0)), NON_FINITE)
+        return torch.empty_like(named).scatter(1, walk, named)
     maps = maps.double()
     norm = maps.norm(dim=2)
     usable = finite & torch.isfinite(norm) & (norm > 0)
@@ -53,6 +61,22 @@ def deduplicate(maps: Tensor, finite: Tensor, cosine: float) -> Tensor:
         free[:, : k + 1] = False
         leader = torch.where(leads[:, None] & alike[:, k] & free, k, leader)
     return leader
+
+
+def mean_place(scores: Tensor, alive: Tensor, metrics: Sequence[str]) -> Tensor:
+    """Mean rank of each map among the living maps of its sample, float64 (B, K), 1 = best; infinity for the others.
+
+    Equal scores share a rank; an undefined score ranks last.
+
+    Args:
+        scores: (B, K, M), NaN where undefined.
+        alive: Maps that take part, bool (B, K).
+        metrics: Names of the M metrics, which give the directions.
+    """
+    oriented = torch.where(alive[:, :, None], scores.double() * signs(metrics), torch.nan)
+    place = average_ranks(-oriented.mT).mT
+    place = torch.where(place.isnan(), alive.sum(1)[:, None, None].double(), place).mean(2)
+    return torch.where(alive, place, torch.inf)
 
 
 def quantile_filter(
@@ -84,14 +108,26 @@ def quantile_filter(
     if on_empty == "drop":
         return passed, passed
     empty = alive.any(1) & ~passed.any(1)
-    place = average_ranks(-oriented.mT).mT  # 1 = best
-    place = torch.where(place.isnan(), alive.sum(1)[:, None, None].double(), place).mean(2)
-    best = torch.where(alive, place, torch.inf).argmin(1)
+    best = mean_place(scores, alive, metrics).argmin(1)
     saved = empty[:, None] & (torch.arange(alive.shape[1]) == best[:, None])
     return passed | saved, passed
 
 
-def index_frame(sample_ids: Tensor, methods: Sequence[str], leader: Tensor, kept: Tensor, passed: Tensor) -> pl.DataFrame:
+def teaching_weights(kept: Tensor, place: Tensor, weights: Weights) -> Tensor:
+    """How much each map counts in L_PC, float64 (B, K): the kept maps of a sample sum to 1, so that each sample counts once.
+
+    Args:
+        kept: bool (B, K).
+        place: From `mean_place`.
+        weights: `equal`, or `rank`: in proportion to 1 / place.
+    """
+    share = torch.where(kept, 1 / place if weights == "rank" else 1.0, 0.0).double()
+    return share / share.sum(1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
+
+
+def index_frame(
+    sample_ids: Tensor, methods: Sequence[str], leader: Tensor, kept: Tensor, passed: Tensor, weight: Tensor
+) -> pl.DataFrame:
     """One row a (sample, method): what became of each map.
 
     Args:
@@ -100,11 +136,11 @@ def index_frame(sample_ids: Tensor, methods: Sequence[str], leader: Tensor, kept
         leader: From `deduplicate`.
         kept: From `quantile_filter`.
         passed: From `quantile_filter`.
+        weight: From `teaching_weights`.
 
     Returns:
-        `sample_id i64, method str, kept bool, reason str, duplicate_of str, weight f32`. `weight` is 1 / (kept maps of the
-        sample), 0 for the others, so that each sample counts once. A map that `on_empty` saved is kept, and its reason still says
-        `below_quantile`.
+        `sample_id i64, method str, kept bool, reason str, duplicate_of str, weight f32`. A map that `on_empty` saved is kept, and
+        its reason still says `below_quantile`.
     """
     batch, count = leader.shape
     own = torch.arange(count)
@@ -113,7 +149,6 @@ def index_frame(sample_ids: Tensor, methods: Sequence[str], leader: Tensor, kept
     reason = np.where(passed.numpy(), "kept", "below_quantile")
     reason[(leader == NON_FINITE).numpy()] = "non_finite"
     reason[duplicate] = "duplicate"
-    weight = torch.where(kept, 1 / kept.sum(1, keepdim=True).clamp(min=1), 0.0)
     return pl.DataFrame(
         {
             "sample_id": sample_ids.cpu().numpy().astype(np.int64).repeat(count),

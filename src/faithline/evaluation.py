@@ -15,7 +15,7 @@ from faithline.artifacts import maps_column, publish, read_json, read_table, wri
 from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name
 from faithline.bank import all_keep_sets
-from faithline.config import MethodSettings, Params
+from faithline.config import ExplainerSettings, MethodSettings, Params, dotted
 from faithline.controls import IMAGE_ONLY, control_map, scaled
 from faithline.curating import CURVE_COLUMNS
 from faithline.errors import ArtifactError
@@ -24,6 +24,7 @@ from faithline.judging import Judge
 from faithline.maps import column_to_maps, refuse_strangers
 from faithline.metrics import ranking
 from faithline.metrics.curves import to_frame
+from faithline.refinement import refine
 from faithline.sweeping import open_judge, read_all_maps
 from faithline.workspace import Workspace
 
@@ -34,12 +35,16 @@ ORACLE = "oracle_prior"
 """Per sample, the scores of the supervising prior with the best mean rank there: what choosing well could reach."""
 
 
+APART = ("refined", "reference")
+"""Roles whose rows take the rank they would have but change no other's, and that are shown, not tested."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One row of a leaderboard.
 
     Attributes:
-        role: supervision, baseline, explainer, control or reference.
+        role: supervision, baseline, explainer, refined, control or reference.
         attribution: Maps of the test samples, (B, n); None for the oracle, which has only scores.
         scores: (B, M), NaN where undefined.
         passes: Model calls of one explanation; None where the notion has no meaning (the oracle).
@@ -65,7 +70,9 @@ def evaluate(opened: Workspace) -> None:
     with publish(workspace.evaluation_folder(task)) as folder:
         candidates = _prior_methods(opened, judge, metrics)
         networks = _networks(opened)
-        fresh = {**_explainers(judge, networks), **_controls(opened, judge), **_exact_references(opened, judge)}
+        explained = _explainers(judge, networks)
+        refined = _refinements(opened, judge, explained)
+        fresh = {**explained, **refined, **_controls(opened, judge), **_exact_references(opened, judge)}
         for name, (role, maps, passes) in fresh.items():
             candidates[name] = _sweep_and_score(opened, judge, name, role, maps, passes, metrics, folder / "curves")
         shown = opened.samples.index("gallery")
@@ -118,6 +125,20 @@ def _explainers(judge: Judge, networks: dict[str, Explainer]) -> dict[str, tuple
         before = explainer.game.passes
         maps = explainer(judge.x)
         made[name] = ("explainer", maps, (explainer.game.passes - before) / len(maps))
+    return made
+
+
+def _refinements(
+    opened: Workspace, judge: Judge, explained: dict[str, tuple[str, Tensor, float]]
+) -> dict[str, tuple[str, Tensor, float]]:
+    """Maps of explainers, refitted on masks of the test samples that no explainer saw; the masks are paid for."""
+    made = {}
+    for name, settings in opened.params.modality(opened.task).refinements.items():
+        _, maps, passes = explained[settings.explainer]
+        masks = opened.bank("fitting").masks(judge.sample_ids, "bernoulli").first(settings.masks)
+        # v(all), of which the effects are falls, is the explainer's own clean pass if it makes one.
+        cost = max(passes, 1.0) + settings.masks * opened.game.baseline.copies
+        made[name] = ("refined", refine(maps, masks), cost)
     return made
 
 
@@ -175,7 +196,7 @@ def _sweep_and_score(
 
 
 def rank_candidates(candidates: dict[str, Candidate], metrics: list[str]) -> tuple[Tensor, list[int | None]]:
-    """Mid-ranks (B, K, M) among all but the references, and which candidates repeat an earlier one of the same role."""
+    """Mid-ranks (B, K, M) among all whose role is not `APART`, and which candidates repeat an earlier one of the same role."""
     items = list(candidates.values())
     scores = torch.stack([item.scores for item in items], 1)
     blank = torch.full_like(next(item.attribution for item in items if item.attribution is not None), torch.nan)
@@ -185,7 +206,7 @@ def rank_candidates(candidates: dict[str, Candidate], metrics: list[str]) -> tup
     duplicate_of = [
         leader if leader is not None and items[leader].role == items[k].role else None for k, leader in enumerate(leaders)
     ]
-    pool = [k for k, item in enumerate(items) if item.role != "reference"]
+    pool = [k for k, item in enumerate(items) if item.role not in APART]
     return ranking.candidate_ranks(scores, metrics, pool, duplicate_of), duplicate_of
 
 
@@ -217,7 +238,7 @@ def _summarise(
     reference = names.index(params.report.reference)
     differences = _interval((scores - scores[:, [reference]]).flatten(1), params).rows()
     family = ranking.family_rank(ranks, metrics).nanmean(0)
-    without = ranking.mean_rank(ranks, metrics, without=("fe", "mc")).nanmean(0)
+    without = ranking.mean_rank(ranks, metrics, without=("fe", "mc"))
     mean_rows = _interval(mean, params).rows()
     table = {}
     for k, name in enumerate(names):
@@ -228,7 +249,7 @@ def _summarise(
             "mean_rank_low": mean_rows[k]["low"],
             "mean_rank_high": mean_rows[k]["high"],
             "family_rank": _number(family[k]),
-            "mean_rank_without_fe_mc": _number(without[k]),
+            "mean_rank_without_fe_mc": _number(without[:, k].nanmean()),
             "metrics": {metric: rows[k * len(metrics) + m] for m, metric in enumerate(metrics)},
             "difference": {
                 metric: {end: differences[k * len(metrics) + m][end] for end in ("mean", "low", "high")}
@@ -236,12 +257,15 @@ def _summarise(
             },
             "passes": candidates[name].passes,
             "training_passes": None,
+            "changes": None,
             "duplicate_of": None if leader is None else names[leader],
         }
-    explainer = next(iter(params.modality(opened.task).explainers), None)
-    for name in params.modality(opened.task).explainers:
+    explainers = params.modality(opened.task).explainers
+    explainer = next(iter(explainers), None)
+    for name in explainers:
         info = read_json(workspace.explainer_folder(opened.task, name) / "model.json")
         table[name]["training_passes"] = info["training_passes"]
+        table[name]["changes"] = changes(explainers, name)
     result: dict[str, Any] = {
         "task": opened.task,
         "modality": opened.settings.modality,
@@ -266,7 +290,7 @@ def _summarise(
         "inf_over_ceiling": {},
     }
     if explainer is not None:
-        result["versus"] = rank_differences(mean, candidates, names, duplicate_of, explainer, params)
+        result["versus"] = rank_differences(mean, without, candidates, names, duplicate_of, explainer, params)
         rivals = [
             name
             for name in names
@@ -283,8 +307,18 @@ def _summarise(
     return result
 
 
+def changes(explainers: dict[str, ExplainerSettings], name: str) -> dict[str, Any]:
+    """What an explainer has otherwise than the first of its modality: dotted keys with its own values; its module, if another."""
+    first, own = next(iter(explainers.values())), explainers[name]
+    if own.module != first.module:
+        return {"module": own.module}
+    theirs = dotted(first.model_dump())
+    return {key: value for key, value in dotted(own.model_dump()).items() if value != theirs[key]}
+
+
 def rank_differences(
     mean: Tensor,
+    without: Tensor,
     candidates: dict[str, Candidate],
     names: list[str],
     duplicate_of: list[int | None],
@@ -295,26 +329,31 @@ def rank_differences(
 
     `p_holm` is the p value of the Wilcoxon signed-rank test, adjusted by Holm's procedure over all that the explainer is compared
     with: every ranked candidate and the median prior. A duplicate is no comparison of its own and has the value of the row that
-    stands for it; references are shown, not tested (None). `separable` says that the interval excludes 0 and that the adjusted p
-    value is at most 1 - confidence.
+    stands for it; references and refined maps are shown, not tested (None). `separable` says that the interval excludes 0 and
+    that the adjusted p value is at most 1 - confidence. `without_fe_mc` is the difference of mean ranks over the other metrics.
     """
-    own = mean[:, [names.index(explainer)]]
     priors = [k for k, name in enumerate(names) if candidates[name].role == "supervision"]
     others = [name for name in names if name != explainer]
-    columns = torch.cat([mean[:, [names.index(name) for name in others]], _median(mean[:, priors])[:, None]], 1)
-    rows = _interval(own - columns, params).rows()
+
+    def lead(ranks: Tensor) -> Tensor:
+        columns = torch.cat([ranks[:, [names.index(name) for name in others]], _median(ranks[:, priors])[:, None]], 1)
+        return ranks[:, [names.index(explainer)]] - columns
+
+    leads = lead(mean)
+    rows, other_rows = _interval(leads, params).rows(), _interval(lead(without), params).rows()
     leaders = [duplicate_of[names.index(name)] for name in others]
-    tested = [candidates[name].role != "reference" and leader is None for name, leader in zip(others, leaders, strict=True)]
-    p = torch.where(torch.tensor([*tested, True]), ranking.wilcoxon(own - columns), torch.nan)
+    tested = [candidates[name].role not in APART and leader is None for name, leader in zip(others, leaders, strict=True)]
+    p = torch.where(torch.tensor([*tested, True]), ranking.wilcoxon(leads), torch.nan)
     adjusted = dict(zip([*others, "median_prior"], ranking.holm(p).tolist(), strict=True))
     for name, leader in zip(others, leaders, strict=True):
         if leader is not None and names[leader] in adjusted:
             adjusted[name] = adjusted[names[leader]]
     versus = {}
-    for (name, p_holm), row in zip(adjusted.items(), rows, strict=True):
+    for (name, p_holm), row, other in zip(adjusted.items(), rows, other_rows, strict=True):
         apart = row["low"] is not None and row["high"] is not None and not row["low"] <= 0 <= row["high"]
         versus[name] = {
             "mean_rank_difference": {end: row[end] for end in ("mean", "low", "high")},
+            "without_fe_mc": {end: other[end] for end in ("mean", "low", "high")},
             "p_holm": None if p_holm != p_holm else p_holm,
             "separable": apart and p_holm <= 1 - params.evaluate.confidence,
         }

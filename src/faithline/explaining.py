@@ -12,7 +12,7 @@ from torch import Tensor
 from faithline import engine, workspace
 from faithline.artifacts import publish, read_table, write_table
 from faithline.bank import Bank, Masks
-from faithline.config import CxplainSettings, DeepFaithSettings, ExplainerSettings, L2xSettings, ShapleySettings
+from faithline.config import CxplainSettings, DeepFaithSettings, ExplainerSettings, L2xSettings, ShapleySettings, VertSettings
 from faithline.explainers.load import save_explainer
 from faithline.explainers.train import Row, train_explainer
 from faithline.explainers.training_set import Pairs
@@ -55,7 +55,7 @@ def training_masks(bank: Bank, sample_ids: Tensor, settings: ExplainerSettings) 
     if isinstance(settings, CxplainSettings):
         return bank.masks(sample_ids, "singles")
     masks = bank.masks(sample_ids, "bernoulli")
-    return masks.first(0) if isinstance(settings, L2xSettings) else masks
+    return masks.first(0) if isinstance(settings, L2xSettings | VertSettings) else masks
 
 
 def explain(opened: Workspace, name: str) -> None:

@@ -113,11 +113,27 @@ def test_bad_name_is_refused_with_a_usable_key(raw: dict[str, Any]) -> None:
             r"tasks.digits_cnn.bank: training_laws = \['singles'\]: must name bernoulli",
         ),
         ("tasks.digits_cnn.bank.training_laws", ["bernoulli", "bernoulli"], r"bank: training_laws = .* and no law twice"),
+        (
+            "curate.leader",
+            "best_mean_rank",
+            r"curate.leader = 'best_mean_rank': needs the sweeps of all maps",
+        ),
+        (
+            "image.refinements.deepfaith_refined.explainer",
+            "nobody",
+            r"deepfaith_refined.explainer = 'nobody': must be one",
+        ),
+        (
+            "image.refinements.deepfaith_refined.masks",
+            10**6,
+            r"refined.masks = 1000000: must be <= tasks.digits_cnn.bank",
+        ),
         ("image.explainers.deepfaith.heads", 5, r"image.explainers.deepfaith: width .* must be a multiple of heads"),
         ("image.explainers.deepfaith.masks_per_step", 10**6, r"masks_per_step = 1000000: must be <= tasks.digits_cnn.bank"),
     ],
 )
 def test_sections_that_disagree(raw: dict[str, Any], key: str, value: Any, message: str) -> None:
+    raw["curves"]["skip_duplicates"] = True
     raw["image"]["methods"].setdefault("lime", {"role": "supervision", "masks": 8, "kernel_width": 0.5, "ridge": 0.01})
     with pytest.raises(config.ConfigError, match=message.replace("[]", r"\[\]")):
         config.parse(put(raw, key, value))
@@ -130,12 +146,15 @@ def test_method_and_explainer_may_not_share_a_name(raw: dict[str, Any]) -> None:
 
 
 def _rival(own: dict[str, Any], module: str) -> dict[str, Any]:
-    shared = {key: value for key, value in own.items() if key not in ("head", "objective", "singles", "masks_per_step", "alpha")}
+    shared = {
+        key: value for key, value in own.items() if key not in ("head", "objective", "singles", "ema", "masks_per_step", "alpha")
+    }
     return {**shared, "module": module}
 
 
 @pytest.mark.parametrize(
-    ("module", "law"), [("fastshap", "shapley_kernel"), ("vit_shapley", "shapley_kernel"), ("cxplain", "singles"), ("l2x", None)]
+    ("module", "law"),
+    [("fastshap", "shapley_kernel"), ("vit_shapley", "shapley_kernel"), ("cxplain", "singles"), ("l2x", None), ("vert", None)],
 )
 def test_a_module_says_which_keys_and_masks_it_needs(raw: dict[str, Any], module: str, law: str | None) -> None:
     own = {
@@ -143,6 +162,7 @@ def test_a_module_says_which_keys_and_masks_it_needs(raw: dict[str, Any], module
         "vit_shapley": {"masks_per_step": 8, "surrogate": {"epochs": 1, "batch": 8, "learning_rate": 1e-4}},
         "cxplain": {},
         "l2x": {"subset": 4, "temperature": 0.5},
+        "vert": {"sparsity": 0.1, "copy_learning_rate": 1e-4},
     }[module]
     raw["tasks"]["digits_cnn"]["bank"]["training_laws"] = ["bernoulli"]
     for explainer in raw["image"]["explainers"].values():

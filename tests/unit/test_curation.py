@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from faithline.artifacts import read_table, write_json, write_table
-from faithline.curation import NON_FINITE, deduplicate, index_frame, quantile_filter, summary
+from faithline.curation import (
+    NON_FINITE,
+    deduplicate,
+    index_frame,
+    mean_place,
+    quantile_filter,
+    summary,
+    teaching_weights,
+)
 
 NAN = float("nan")
 
@@ -47,6 +55,32 @@ def test_unusable_maps_go_first_and_lead_nobody() -> None:
     finite = _finite(maps)
     finite[0, 2] = False  # the method itself says so
     assert deduplicate(maps, finite, 0.6).tolist() == [[NON_FINITE, NON_FINITE, NON_FINITE, NON_FINITE, 4, 4]]
+
+
+def test_places_decide_who_leads_and_equals_keep_the_order_of_the_list() -> None:
+    maps = torch.tensor([[_unit(0), _unit(40), _unit(80)]]).expand(3, -1, -1)
+    place = torch.tensor([[2.0, 1.0, 3.0], [1.0, 1.0, 1.0], [3.0, 2.0, 1.0]])
+    assert deduplicate(maps, _finite(maps), 0.6, place).tolist() == [[1, 1, 1], [0, 0, 2], [0, 2, 2]]
+
+
+def test_unusable_maps_lead_nobody_wherever_they_stand() -> None:
+    maps = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [1.0, 0.1]]])
+    place = torch.tensor([[torch.inf, 2.0, 1.0]])
+    assert deduplicate(maps, _finite(maps), 0.6, place).tolist() == [[NON_FINITE, 2, 2]]
+    assert deduplicate(maps, _finite(maps), 0.6, -place).tolist() == [[NON_FINITE, 1, 1]]
+
+
+def test_mean_places_share_ties_and_put_the_undefined_last() -> None:
+    scores = torch.tensor([[[0.9, 0.1], [0.9, 0.5], [NAN, 0.3], [0.1, 0.2]]])  # DEL: lower is better
+    alive = torch.tensor([[True, True, True, False]])
+    assert mean_place(scores, alive, ["inf", "del"]).tolist() == [[(1.5 + 1) / 2, (1.5 + 3) / 2, (3 + 2) / 2, math.inf]]
+
+
+def test_weights_of_a_sample_sum_to_one_and_favour_the_better_map() -> None:
+    kept = torch.tensor([[True, False, True], [False, False, False]])
+    place = torch.tensor([[1.0, 2.0, 4.0], [1.0, torch.inf, 2.0]])
+    assert teaching_weights(kept, place, "equal").tolist() == [[0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]
+    assert teaching_weights(kept, place, "rank").tolist() == [[0.8, 0.0, 0.2], [0.0, 0.0, 0.0]]
 
 
 def test_samples_of_a_batch_agree_with_a_plain_walk() -> None:
@@ -132,7 +166,8 @@ def index() -> pl.DataFrame:
     passed = torch.tensor([[True, False, True, False], [False] * 4, [False] * 4])
     kept = passed.clone()
     kept[1, 2] = True  # saved by on_empty
-    return index_frame(torch.tensor([7, 3, 9]), ["a", "b", "c", "d"], leader, kept, passed)
+    weight = teaching_weights(kept, torch.ones(3, 4), "equal")
+    return index_frame(torch.tensor([7, 3, 9]), ["a", "b", "c", "d"], leader, kept, passed, weight)
 
 
 def test_index_says_what_became_of_each_map(index: pl.DataFrame, tmp_path: Path) -> None:

@@ -55,10 +55,43 @@ def test_a_negative_rank_difference_means_the_explainer_is_better(candidates):
     candidates["mine"] = candidate("explainer", [0.95, 0.95], [0.05, 0.05], [[1.0, 1.0], [1.0, 1.0]])
     ranks, _ = evaluation.rank_candidates(candidates, METRICS)
     mean = evaluation.ranking.mean_rank(ranks, METRICS)
-    versus = evaluation.rank_differences(mean, candidates, list(candidates), [None] * 4, "mine", params)
+    versus = evaluation.rank_differences(mean, mean + 1, candidates, list(candidates), [None] * 4, "mine", params)
     assert versus["good"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)  # ranks 1, 1 against 2, 3
     assert versus["median_prior"]["mean_rank_difference"]["mean"] == pytest.approx(-1.5)
     assert versus["best"]["mean_rank_difference"]["mean"] == pytest.approx(0.0)  # nobody of the pool beats either
+
+
+def test_refined_maps_are_ranked_but_move_nobody_and_are_not_tested(candidates):
+    params = config.load("params/smoke.yaml")
+    candidates["refined"] = candidate("refined", [0.99, 0.99], [0.01, 0.01], [[3.0, 1.0], [3.0, 1.0]])
+    ranks, _ = evaluation.rank_candidates(candidates, METRICS)
+    del (alone := dict(candidates))["refined"]
+    assert torch.equal(ranks[:, :4], evaluation.rank_candidates(alone, METRICS)[0])
+    assert ranks[:, 4].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    mean = evaluation.ranking.mean_rank(ranks, METRICS)
+    versus = evaluation.rank_differences(mean, mean, candidates, list(candidates), [None] * 5, "mine", params)
+    assert versus["refined"]["p_holm"] is None
+    assert versus["good"]["p_holm"] is not None
+
+
+def test_the_difference_without_fe_and_mc_is_that_of_the_other_ranks(candidates):
+    params = config.load("params/smoke.yaml")
+    mean = torch.tensor([[1.0, 2.0, 3.0, 1.0], [1.0, 2.0, 3.0, 1.0]])
+    other = torch.tensor([[5.0, 2.0, 1.0, 1.0], [4.0, 2.0, 1.0, 1.0]])
+    versus = evaluation.rank_differences(mean, other, candidates, list(candidates), [None] * 4, "mine", params)
+    assert versus["good"]["mean_rank_difference"]["mean"] == pytest.approx(2)
+    assert versus["good"]["without_fe_mc"]["mean"] == pytest.approx(-3.5)
+
+
+def test_changes_are_dotted_and_a_rival_is_named_by_its_module():
+    first = config.load("params/full.yaml").image.explainers
+    own = dict(list(first.items())[:1])
+    name, settings = next(iter(own.items()))
+    slower = settings.model_copy(update={"epochs": 99, "alpha": settings.alpha.model_copy(update={"window": 7})})
+    found = {name: settings, "slower": slower, "again": settings, "rival": first["fastshap"]}
+    assert evaluation.changes(found, "slower") == {"epochs": 99, "alpha.window": 7}
+    assert evaluation.changes(found, "again") == evaluation.changes(found, name) == {}
+    assert evaluation.changes(found, "rival") == {"module": "fastshap"}
 
 
 def _ahead(names: list[str], roles: list[str], wins: list[int]) -> tuple[dict[str, Candidate], torch.Tensor]:
@@ -78,7 +111,7 @@ def test_p_values_are_corrected_over_all_that_is_compared_and_claims_follow_them
     roles = ["explainer", "supervision", "supervision", "supervision", "explainer", "reference", "control"]
     items, mean = _ahead(names, roles, [28, 40, 40, 40, 40, 20])
     duplicates = [None, None, None, 2, None, None, None]
-    versus = evaluation.rank_differences(mean, items, names, duplicates, "mine", params)
+    versus = evaluation.rank_differences(mean, mean, items, names, duplicates, "mine", params)
     assert list(versus) == [*names[1:], "median_prior"]
     raw = evaluation.ranking.wilcoxon(mean[:, :1] - mean)
     close, far = float(raw[1]), float(raw[2])
@@ -97,7 +130,7 @@ def test_p_values_are_corrected_over_all_that_is_compared_and_claims_follow_them
     assert versus["close"]["separable"]
     more = [f"rival_{k}" for k in range(6)]
     items, mean = _ahead([*names, *more], [*roles, *["control"] * 6], [28, 40, 40, 40, 40, 20, *[21] * 6])
-    versus = evaluation.rank_differences(mean, items, [*names, *more], [*duplicates, *[None] * 6], "mine", params)
+    versus = evaluation.rank_differences(mean, mean, items, [*names, *more], [*duplicates, *[None] * 6], "mine", params)
     assert versus["close"]["p_holm"] > 0.05
     assert versus["close"]["mean_rank_difference"]["high"] < 0
     assert not versus["close"]["separable"]

@@ -48,6 +48,7 @@ OWN: dict[str, dict[str, Any]] = {
         "head": "signed",
         "objective": "full",
         "singles": 0.0,
+        "ema": 0.0,
         "masks_per_step": 16,
         "alpha": {"epsilon": 1e-3, "window": 2, "tau_decay": 2, "reset_factor": 10},
     },
@@ -55,6 +56,7 @@ OWN: dict[str, dict[str, Any]] = {
     "vit_shapley": {"masks_per_step": 16, "surrogate": {"epochs": 2, "batch": 32, "learning_rate": 1e-3}},
     "cxplain": {},
     "l2x": {"subset": 2, "temperature": 0.5},
+    "vert": {"sparsity": 0.1, "copy_learning_rate": 1e-3},
 }
 MODULES = sorted(OWN)
 
@@ -179,14 +181,17 @@ def test_training_never_plays_the_game(module: str, additive: Additive, tmp_path
     """Clean passes are counted; not one masked input reaches the target, and what the bank supplied is counted too."""
     before = additive.game.passes
     trained = additive.train(tmp_path / "a", _settings(module, epochs=2), additive.pairs(40))
-    answers = 256 + 64 if module in ("l2x", "vit_shapley") else 0  # who learns from the target's output asks for it once more
+    answers = (
+        256 + 64 if module in ("l2x", "vert", "vit_shapley") else 0
+    )  # who learns from the target's output asks for it once more
     assert additive.game.passes - before == trained.info["clean_passes"] == 256 + 64 + answers
-    masks = {"cxplain": N, "l2x": 0, "vit_shapley": 0}.get(module, 24)
+    masks = {"cxplain": N, "l2x": 0, "vert": 0, "vit_shapley": 0}.get(module, 24)
     assert trained.info["training_passes"] == {
         "bank": (256 + 64) * (masks + 2 if masks else 0),
         "clean": trained.info["clean_passes"],
-        # Fine-tuning sees each training sample once an epoch, then come v(all), v(none) and the bank's masks of all.
-        "surrogate": 256 * 2 + (256 + 64) * (2 + 24) if module == "vit_shapley" else 0,
+        # Fine-tuning sees each training sample once an epoch, then come v(all), v(none) and the bank's masks of all; VerT's copy
+        # sees each input twice an epoch.
+        "surrogate": {"vit_shapley": 256 * 2 + (256 + 64) * (2 + 24), "vert": 2 * 2 * (256 + 64)}.get(module, 0),
     }
     before = additive.game.passes
     raw = additive.train(tmp_path / "b", _settings(module, epochs=1, inputs="raw"), additive.pairs(40))

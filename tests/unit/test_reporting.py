@@ -26,7 +26,17 @@ from faithline.reporting.results import Interval
 
 HOSTILE = '<script>alert("x")</script> & <img src=http://evil.example/x.png onerror=alert(1)> | [a](http://evil.example)'
 TASKS = {"toy_table": "table", "toy_text": "text", "toy_image": "image"}
-PASSES = {"deepfaith": 1, "deepfaith_paper": 0, "lime": 200, "kernel_shap": 200, "banzhaf": 1000, "exact_banzhaf": 256}
+PASSES = {
+    "deepfaith": 1,
+    "deepfaith_paper": 0,
+    "lime": 200,
+    "kernel_shap": 200,
+    "banzhaf": 1000,
+    "exact_banzhaf": 256,
+    "deepfaith_refined": 65,
+}
+COLUMNS = {"changes", "family_rank", "mean_rank", "metrics", "passes", "role", "training_passes", "versus"}
+"""What `leaderboard.json` says of a candidate."""
 CANDIDATES = {
     "deepfaith": ("explainer", 1.5),
     "deepfaith_paper": ("explainer", 0.7),
@@ -43,6 +53,7 @@ CANDIDATES = {
     "banzhaf": ("reference", 1.6),
     "exact_banzhaf": ("reference", 1.7),
     "oracle_prior": ("reference", 1.4),
+    "deepfaith_refined": ("refined", 1.55),
 }
 """Synthetic quality of each candidate; nothing here was measured."""
 
@@ -118,7 +129,12 @@ def compared(difference: dict[str, float], *, separable: bool | None = None) -> 
     """A comparison as `evaluate` writes it; by default the correction changes nothing."""
     apart = not difference["low"] <= 0 <= difference["high"]
     separable = apart if separable is None else separable
-    return {"mean_rank_difference": difference, "p_holm": 0.004 if separable else 0.3, "separable": separable}
+    return {
+        "mean_rank_difference": difference,
+        "without_fe_mc": difference,
+        "p_holm": 0.004 if separable else 0.3,
+        "separable": separable,
+    }
 
 
 def write_task(root: Path, task: str, modality: str, params: Params) -> None:
@@ -185,6 +201,8 @@ def write_task(root: Path, task: str, modality: str, params: Params) -> None:
             "metrics": {metric: summary(value[name, metric]) for metric in METRICS},
             "difference": {metric: spread(np.nan_to_num(value[name, metric] - value[reference, metric])) for metric in METRICS},
             "passes": None if name == "oracle_prior" else 0 if CANDIDATES[name][0] == "control" else PASSES.get(name, 20),
+            "training_passes": {"bank": 1000, "clean": 30, "surrogate": 0} if CANDIDATES[name][0] == "explainer" else None,
+            "changes": {"deepfaith": {}, "deepfaith_paper": {"head": "sigmoid", "alpha.window": HOSTILE}}.get(name),
             "duplicate_of": "deeplift" if name == "saliency" and modality == "text" else None,
         }
         for name in names
@@ -383,10 +401,10 @@ def test_leaderboard_json_has_the_stable_schema(made: Path) -> None:
     for result in board["tasks"].values():
         assert sorted(result) == ["candidates", "n_test", "runner_up", "target"]
         assert sorted(result["target"]) == ["accuracy", "auc"]
-        assert sorted(result["runner_up"]) == ["candidate", "mean_rank_difference"]
+        assert sorted(result["runner_up"]) == ["candidate", "mean_rank_difference", "without_fe_mc"]
         assert sorted(result["runner_up"]["mean_rank_difference"]) == ["high", "low", "mean"]
         for row in result["candidates"].values():
-            assert sorted(row) == ["family_rank", "mean_rank", "metrics", "passes", "role"]
+            assert set(row) == COLUMNS
             assert set(row["metrics"]) == set(METRICS)
             assert row["role"] in results.ROLES
             for summary in row["metrics"].values():
@@ -643,7 +661,7 @@ def add_explainer(root: Path, name: str, settings: Callable[[dict], dict], row: 
 
 def fastshap(settings: dict) -> dict:
     """FastSHAP of the size of another explainer."""
-    own = {key: value for key, value in settings.items() if key not in ("head", "objective", "singles", "alpha")}
+    own = {key: value for key, value in settings.items() if key not in ("head", "objective", "singles", "ema", "alpha")}
     return {**own, "module": "fastshap"}
 
 
@@ -670,7 +688,7 @@ def test_passes_of_training_are_a_column_and_a_surrogates_stand_apart(copy: Path
     assert "passes to train" in (copy / "reports/index.html").read_text(encoding="utf-8")
     board = json.loads((copy / "reports/leaderboard.json").read_text(encoding="utf-8"))
     for result in board["tasks"].values():
-        assert sorted(result["candidates"]["fastshap"]) == ["family_rank", "mean_rank", "metrics", "passes", "role"]
+        assert set(result["candidates"]["fastshap"]) == COLUMNS
 
 
 def test_the_spread_over_training_seeds_is_shown(copy: Path) -> None:
@@ -721,6 +739,70 @@ def test_ablations_are_untestable_without_variants_and_testable_with_one(copy: P
     assert verdict(copy, "full objective") == "refuted"
 
 
+def test_the_gap_to_a_large_fit_is_confirmed_within_and_refuted_beyond_its_bounds(copy: Path) -> None:
+    def put(metric: str, behind: float) -> None:
+        for task in TASKS:
+            path = copy / f"data/evaluation/{task}/scores.parquet"
+            scores = pl.read_parquet(path)
+            fit = scores.filter((pl.col("candidate") == "banzhaf") & (pl.col("metric") == metric))
+            own = fit.with_columns(candidate=pl.lit("deepfaith"), value=(pl.col("value") + behind).cast(pl.Float32))
+            rest = scores.filter(~((pl.col("candidate") == "deepfaith") & (pl.col("metric") == metric)))
+            write_table(path, pl.concat([rest, own]))
+
+    for metric, behind in (("inf", -0.02), ("del", 0.005), ("ins", 0.2)):
+        put(metric, behind)
+    assert verdict(copy, "within .03 in INF") == "confirmed"  # far ahead in INS is no gap
+    put("del", 0.02)
+    assert verdict(copy, "within .03 in INF") == "refuted"
+    put("del", -0.02)
+    put("inf", -0.04)
+    assert verdict(copy, "within .03 in INF") == "refuted"
+
+
+def test_the_claim_without_fe_and_mc_follows_its_own_difference(copy: Path) -> None:
+    def put(low: float, high: float) -> None:
+        def edit(value: dict) -> None:
+            for versus in value["versus"].values():
+                versus["without_fe_mc"] = {"mean": (low + high) / 2, "low": low, "high": high}
+
+        for task in TASKS:
+            change(copy / "reports/evaluation" / f"{task}.json", edit)
+
+    for ends, expected in (((-2, -1), "confirmed"), ((-1, 1), "untestable"), ((1, 2), "refuted")):
+        put(*ends)
+        assert verdict(copy, "also without FE and MC") == expected
+
+
+def test_refined_maps_are_compared_with_their_own_explainer(copy: Path) -> None:
+    for shift, expected in ((0.2, "confirmed"), (-0.2, "refuted")):
+        for task in TASKS:
+            path = copy / f"data/evaluation/{task}/scores.parquet"
+            scores = pl.read_parquet(path)
+            own = scores.filter(pl.col("candidate") == "deepfaith")
+            signed = pl.when(pl.col("metric") == "del").then(-shift).otherwise(shift)
+            refined = own.with_columns(candidate=pl.lit("deepfaith_refined"), value=(pl.col("value") + signed).cast(pl.Float32))
+            write_table(path, pl.concat([scores.filter(pl.col("candidate") != "deepfaith_refined"), refined]))
+        assert verdict(copy, "Refitting the explainer's map") == expected
+
+
+def test_explainers_stand_beside_the_first_with_what_they_have_otherwise(copy: Path) -> None:
+    site.write(load(copy), copy)
+    page = (copy / "reports/index.html").read_text(encoding="utf-8")
+    assert "Explainers beside deepfaith" in page
+    assert "; head = sigmoid" in page
+    assert HOSTILE not in page
+    table = leaderboard.variants(json.loads((copy / "reports/leaderboard.json").read_text())["tasks"]["toy_table"])
+    assert [variant.name for variant in table] == ["deepfaith", "deepfaith_paper"]
+    assert (table[0].changes, table[0].difference, table[0].shows) == ((), "", None)
+    assert table[1].shows == "better"
+    assert table[1].training_passes == "1,030"
+
+
+def test_a_lone_explainer_has_no_table_of_variants() -> None:
+    row = {"changes": {}, "versus": None, "mean_rank": 1.0, "metrics": {}, "training_passes": None}
+    assert leaderboard.variants({"candidates": {"deepfaith": row, "lime": {"changes": None}}}) == []
+
+
 def test_irof_identity_is_refuted_by_one_impossible_row(copy: Path) -> None:
     assert verdict(copy, "IROF") == "confirmed"
     path = copy / "data/evaluation/toy_text/scores.parquet"
@@ -768,7 +850,7 @@ def test_heat_and_best_follow_the_direction_and_leave_references_out(made: Path)
     evaluation = results.read(load(made), made).tasks["toy_table"].evaluation
     table = {row.name: row for row in leaderboard.rows(evaluation, ["inf", "del"])}
     keys = [column.key for column in leaderboard.columns(["inf", "del"], ceiling=True)]
-    pool = [name for name, row in evaluation.candidates.items() if row.role != "reference"]
+    pool = [name for name, row in evaluation.candidates.items() if row.role not in ("refined", "reference")]
     for key, pick in (("inf", max), ("del", min), ("mean_rank", min), ("inf_over_ceiling", max)):
         column = keys.index(key)
         value = {name: leaderboard._value(evaluation, name, key) for name in pool}

@@ -21,11 +21,11 @@ from faithline.attributions.query import Query
 from faithline.bank import Masks, all_keep_sets
 from faithline.config import LAW_OF_MODULE, MethodSettings
 from faithline.dataset import Samples
-from faithline.explainers import cxplain, fastshap, l2x, vit_shapley
+from faithline.explainers import cxplain, fastshap, l2x, vert, vit_shapley
 from faithline.explainers.target_features import View, view
 from faithline.explainers.train import TrainedExplainer, train_explainer
 from faithline.explainers.training_set import Batch, Pairs
-from faithline.masking import Baseline, MaskedModel, column_features
+from faithline.masking import Baseline, MaskedModel, column_features, token_features
 
 NO_PAIRS = (torch.empty(0, dtype=torch.int64), torch.empty(0, 0), torch.empty(0))
 
@@ -173,6 +173,23 @@ def test_cxplain_recovers_the_ranking_of_effects(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- L2X
 
 
+def _two_of_ten() -> tuple[MaskedModel, Tensor, Masks]:
+    """A target whose answer depends on columns 3 and 7; the masks serve INF alone, which neither L2X nor VerT learns from."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 2))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].weight[0, 3], model[0].weight[0, 7] = 4.0, 4.0
+    game = MaskedModel(model, column_features(10), Baseline.zero(), max_batch=512)
+    x = torch.randn(640, 10)
+    keep = torch.rand(640, 24, 10) < 0.5
+    return (
+        game,
+        x,
+        Masks(keep, keep[:, :, [3, 7]].sum(2).float(), torch.full((640,), 2.0), torch.zeros(640), torch.ones(640, 10).bool()),
+    )
+
+
 def test_a_relaxed_subset_is_a_maximum_of_draws() -> None:
     torch.manual_seed(0)
     scores = torch.tensor([[4.0, 0.0, 0.0, 9.0], [0.0, 0.0, 0.0, 0.0]])
@@ -190,16 +207,7 @@ def test_a_relaxed_subset_is_a_maximum_of_draws() -> None:
 
 def test_l2x_selects_the_features_that_matter(tmp_path: Path) -> None:
     """Of ten columns the target's answer depends on two: on unseen rows they have the highest scores."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 2))
-    with torch.no_grad():
-        model[0].weight.zero_()
-        model[0].weight[0, 3], model[0].weight[0, 7] = 4.0, 4.0
-    game = MaskedModel(model, column_features(10), Baseline.zero(), max_batch=512)
-    x = torch.randn(640, 10)
-    keep = torch.rand(640, 24, 10) < 0.5
-    # The masks only serve INF, which L2X neither learns nor chooses its epoch by.
-    masks = Masks(keep, keep[:, :, [3, 7]].sum(2).float(), torch.full((640,), 2.0), torch.zeros(640), torch.ones(640, 10).bool())
+    game, x, masks = _two_of_ten()
     size = {"width": 32, "depth": 1, "inputs": "raw", "augmented": False, "learning_rate": 0.005}
     trained = _train(game, x, masks, tmp_path, module="l2x", epochs=30, batch=64, count=512, **size)
     scores = trained.network(*view(game, x[512:], None)).detach()
@@ -222,6 +230,91 @@ def test_the_predictor_sees_nothing_of_what_is_masked() -> None:
         changed = torch.where(torch.tensor([False, True, False, True]).reshape(1, 4, *[1] * (seen.ndim - 2)), other, seen)
         torch.testing.assert_close(predictor(changed, valid, mask), predictor(seen, valid, mask))
         assert not torch.allclose(predictor(other, valid, mask), predictor(seen, valid, mask))
+
+
+# --------------------------------------------------------------------------------------------------------------------- VerT
+
+
+def test_vert_keeps_the_columns_that_the_answer_needs(tmp_path: Path) -> None:
+    """On unseen rows the mask lets through what matters and little else, and the target itself stays as it was."""
+    game, x, masks = _two_of_ten()
+    before = {name: tensor.clone() for name, tensor in game.model.state_dict().items()}
+    size = {"width": 32, "depth": 1, "augmented": False, "learning_rate": 0.005, "sparsity": 0.5, "copy_learning_rate": 1e-4}
+    trained = _train(game, x, masks, tmp_path, module="vert", epochs=30, batch=64, count=512, **size)
+    mask = trained.network(*view(game, x[512:], ["0"])).detach()
+    assert 0 <= float(mask.min()) <= float(mask.max()) <= 1
+    others = [i for i in range(10) if i not in (3, 7)]
+    assert float(mask[:, others].mean()) < 0.1
+    # A column near 0 is no loss: what matters is kept where there is something to keep.
+    assert float(mask[:, [3, 7]][x[512:][:, [3, 7]].abs() > 0.5].mean()) > 0.5
+    for name, tensor in game.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_the_tuned_copy_answers_as_the_target_until_it_learns() -> None:
+    """A mask of ones changes nothing, a mask of zeros gives the removed input, in every modality; the copy stays in eval mode."""
+    game, x, _ = _two_of_ten()
+    tuned = vert.TunedCopy(game).train()
+    assert not tuned.model.training
+    whole, full = tuned(x[:5], torch.ones(5, 10))
+    none = tuned(x[:5], torch.zeros(5, 10))[1]
+    wanted = game.predict(x[:5])[0].softmax(1)
+    torch.testing.assert_close(whole, wanted)
+    torch.testing.assert_close(full, wanted)
+    torch.testing.assert_close(none, game.predict(torch.zeros(5, 10))[0].softmax(1))
+    text = TinyText()
+    game = MaskedModel(text, token_features(6, 0), Baseline.token("pad", 0), max_batch=64)
+    ids = torch.tensor([[3, 4, 5, 6, 0, 0], [2, 2, 9, 8, 7, 1]])
+    whole, full = vert.TunedCopy(game)(ids, torch.ones(2, 6))
+    torch.testing.assert_close(whole, full)
+    kept = torch.tensor([[1.0, 0, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1]])
+    removed = torch.where(kept.bool(), ids, 0)
+    torch.testing.assert_close(vert.TunedCopy(game)(ids, kept)[1][1], text(removed).softmax(1)[1])
+
+
+class TinyText(nn.Module):
+    """Mean of embeddings over every position, so that a removed token and a masked embedding mean the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(12, 8), nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (B, 3)."""
+        return self.head(self.embedding(ids).mean(1))
+
+
+def test_the_loss_of_vert_by_hand() -> None:
+    """Size of the mask over real features, drift of the copy, and what masking costs it, each by its weight."""
+    answers = (torch.tensor([[0.7, 0.3]]), torch.tensor([[0.4, 0.6]]))
+
+    class Tuned(nn.Module):
+        def forward(self, _x: Tensor, _mask: Tensor) -> tuple[Tensor, Tensor]:
+            return answers
+
+    batch = batch_of(
+        Masks(
+            torch.ones(1, 1, 4).bool(),
+            torch.zeros(1, 1),
+            torch.ones(1),
+            torch.zeros(1),
+            torch.tensor([[True, True, True, False]]),
+        )
+    )
+    check = vert.Verification(Tuned(), torch.zeros(1, 4), torch.tensor([[0.9, 0.1]]), sparsity=2.0)
+    loss = check.losses(torch.tensor([[0.5, 1.0, 0.0, 0.0]]), batch)[0].loss
+    assert loss.value.tolist() == [pytest.approx(2.0 * 1.5 / 3 + 0.4 + 0.6)]
+
+
+def test_passes_of_the_copy_are_those_it_makes(tmp_path: Path) -> None:
+    game, x, masks = _two_of_ten()
+    counted: list[vert.TunedCopy] = []
+    real = vert.TunedCopy
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vert, "TunedCopy", lambda game: counted.append(real(game)) or counted[0])
+        trained = _train(game, x, masks, tmp_path, module="vert", epochs=3, batch=100, count=512, width=16)
+    assert counted[0].game.passes == trained.info["training_passes"]["surrogate"] == 3 * 2 * (500 + 128)
 
 
 # -------------------------------------------------------------------------------------------------------------- ViT-Shapley
@@ -289,7 +382,7 @@ def test_each_module_learns_from_the_law_that_the_schema_asks_for(module: str) -
     read: list[str] = []
     bank: Any = Bank()
     found = explaining.training_masks(bank, torch.arange(2), _settings(module))
-    assert found.keep.shape[1] == (0 if module == "l2x" else 5)
+    assert found.keep.shape[1] == (0 if module in ("l2x", "vert") else 5)
     assert read == [LAW_OF_MODULE.get(module, "bernoulli")]
 
 
@@ -308,10 +401,10 @@ def _train(
         samples,
         layers=["0"],
         train_ids=train,
-        train_masks=own.first(0) if module == "l2x" else own,
+        train_masks=own.first(0) if module in ("l2x", "vert") else own,
         validation_ids=validation,
         validation_masks=masks.take(validation),
-        selection_masks=masks.take(validation).first(0) if module == "l2x" else masks.take(validation),
+        selection_masks=masks.take(validation).first(0) if module in ("l2x", "vert") else masks.take(validation),
         pairs=Pairs(*NO_PAIRS),
         settings=settings,
         seed=0,
@@ -327,7 +420,7 @@ def test_every_module_runs_through_the_stages(modality: str, world: Path) -> Non
     params = yaml.safe_load((world / "params.yaml").read_text())
     section = params[modality]
     first = section["explainers"]["deepfaith"]
-    own = ("module", "head", "objective", "singles", "masks_per_step", "alpha")
+    own = ("module", "head", "objective", "singles", "ema", "masks_per_step", "alpha")
     shared = {key: first[key] for key in first if key not in own}
     for module in MODULES:
         if module != "deepfaith":
@@ -358,5 +451,6 @@ def test_every_module_runs_through_the_stages(modality: str, world: Path) -> Non
         assert rows[name]["passes"] == info["passes"] == (3 if name in ("fastshap", "vit_shapley") else rows[name]["passes"])
         assert rows[name]["mean_rank"] is not None
     assert rows["vit_shapley"]["training_passes"]["surrogate"] > 0
+    assert rows["vert"]["training_passes"]["surrogate"] > 0
     weights = [world / f"models/explainers/{task}/{name}/model.safetensors" for name in ("deepfaith", "deepfaith_seed1")]
     assert file_sha256(weights[0]) != file_sha256(weights[1])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from faithline.explainers.target_features import View
 
 Kind = Literal["encoder", "grid", "row"]
-Head = Literal["sigmoid", "signed", "softmax"]
+Head = Literal["sigmoid", "minmax", "signed", "softmax"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Shape:
     Attributes:
         kind: `encoder`: Transformer over features. `grid`: convolutions over the patches of an image. `row`: perceptron over
             all cells of a table at once.
-        head: `sigmoid` gives scores in (0, 1), `signed` any real number, `softmax` scores in (0, 1) that sum to 1 over the
-            features that exist.
+        head: `sigmoid` gives scores in (0, 1), `minmax` scores that reach from 0 to 1 on every input, `signed` any real number,
+            `softmax` scores in (0, 1) that sum to 1 over the features that exist.
         rows: Patch rows of an image; 1 elsewhere.
         columns: Patch columns of an image; n elsewhere.
         local: Channels of a feature (D); 0 if features are token ids.
@@ -104,6 +104,11 @@ class Network(nn.Module):
         scores = self.body(local, self.context(context), target, valid).float()
         if self.shape.head == "sigmoid":
             scores = scores.sigmoid()
+        elif self.shape.head == "minmax":
+            low = scores.masked_fill(~valid, torch.inf).amin(1, keepdim=True)
+            high = scores.masked_fill(~valid, -torch.inf).amax(1, keepdim=True)
+            # Equal scores, as those of a single feature, are all 0.
+            scores = (scores - low) / torch.where(high > low, high - low, 1)
         elif self.shape.head == "softmax":
             scores = scores.masked_fill(~valid, -torch.inf).softmax(1)
         return torch.where(valid, scores, 0)

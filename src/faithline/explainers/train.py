@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from faithline import seeding
 from faithline.artifacts import read_tensors, write_tensors
@@ -23,11 +24,12 @@ from faithline.config import (
     FastShapSettings,
     L2xSettings,
     ShapleySettings,
+    VertSettings,
     VitShapleySettings,
 )
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
-from faithline.explainers import cxplain, deepfaith, fastshap, l2x, vit_shapley
+from faithline.explainers import cxplain, deepfaith, fastshap, l2x, vert, vit_shapley
 from faithline.explainers.alpha import AlphaController
 from faithline.explainers.losses import Loss, local_correlation
 from faithline.explainers.network import Head, Kind, Network, Shape
@@ -113,8 +115,9 @@ def train_explainer(
     """Train a network to score features by the objective of `settings.module`; that of DeepFaith is `alpha * L_PC + (1 - alpha) *
     L_LC`, alpha by Algorithm 1 with the epoch as its unit.
 
-    No masked input reaches the target: values come from the bank (those of ViT-Shapley from a surrogate), and clean inputs reach
-    it before training only, once a sample for an explainer that reads its features and once for one that learns from its output.
+    No masked input reaches the target: values come from the bank (those of ViT-Shapley and VerT from a copy), and clean inputs
+    reach it before training only, once a sample for an explainer that reads its features and once for one that learns from its
+    output.
     The epoch whose loss on the validation samples is least is kept, each module by its own loss, DeepFaith by L_LC. A killed run
     goes on from its newest checkpoint and ends with the same bytes. Starts under `torchrun` too; the number of processes must be
     `settings.devices` then.
@@ -161,7 +164,7 @@ def train_explainer(
     validation_view = view(game, samples.x[validation_ids], reads).to(accelerator.device)
     both = samples.x[torch.cat([train_ids, validation_ids])]
     probabilities = torch.empty(len(both), 0)
-    if isinstance(settings, L2xSettings | VitShapleySettings):
+    if isinstance(settings, L2xSettings | VertSettings | VitShapleySettings):
         probabilities = game.predict(both)[0].softmax(1).to(accelerator.device)
     clean_passes = game.passes - passes
     single_values = 0 if train_singles is None else train_singles.values.numel()
@@ -173,6 +176,8 @@ def train_explainer(
         train_masks = vit_shapley.with_values(train_masks, found["values"][: len(train_ids)])
         selection_masks = vit_shapley.with_values(selection_masks, found["values"][len(train_ids) :])
         bank_passes, surrogate_passes, divergence = 0, int(found["passes"]), found["divergence"].tolist()
+    if isinstance(settings, VertSettings):
+        bank_passes, surrogate_passes = 0, vert.passes(settings, len(train_ids), len(validation_ids))
     data = TrainingSet(train_ids, train_view, train_masks, pairs, accelerator.device, train_singles)
     selection = TrainingSet(validation_ids, validation_view, selection_masks, no_pairs, accelerator.device)
 
@@ -184,10 +189,23 @@ def train_explainer(
     if isinstance(settings, L2xSettings):
         tokens = game.embedding().num_embeddings if raw.local.ndim == 2 else 0
         modules.append(l2x.Predictor(raw, tokens, len(samples.class_names), settings).to(accelerator.device))
+    if isinstance(settings, VertSettings):
+        modules.append(vert.TunedCopy(game))
+    rates = [
+        settings.learning_rate,
+        settings.copy_learning_rate if isinstance(settings, VertSettings) else settings.learning_rate,
+    ]
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    groups = [{"params": list(module.parameters()), "lr": rate} for module, rate in zip(modules, rates, strict=False)]
+    optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
     *prepared, optimizer = accelerator.prepare(*modules, optimizer)
     model = prepared[0]
+    judged: nn.Module = accelerator.unwrap_model(model)
+    average: AveragedModel | None = None
+    if isinstance(settings, DeepFaithSettings) and settings.ema:
+        average = AveragedModel(judged, multi_avg_fn=get_ema_multi_avg_fn(settings.ema))
+        judged = average.module
+        accelerator.register_for_checkpointing(average)
     losses: Losses
     selection_losses: Losses
     match settings:
@@ -201,6 +219,10 @@ def train_explainer(
             first, rest = slice(len(train_ids)), slice(len(train_ids), None)
             losses = l2x.Selection(prepared[1], raw.take(first), probabilities[first], settings).losses
             selection_losses = l2x.Selection(prepared[1], raw.take(rest), probabilities[rest], settings).losses
+        case VertSettings():
+            x, count = both.to(accelerator.device), len(train_ids)
+            losses = vert.Verification(prepared[1], x[:count], probabilities[:count], settings.sparsity).losses
+            selection_losses = vert.Verification(prepared[1], x[count:], probabilities[count:], settings.sparsity).losses
     progress = _Progress(AlphaController(settings.alpha) if isinstance(settings, DeepFaithSettings) else None)
     accelerator.register_for_checkpointing(progress)
     _resume(accelerator, scratch)
@@ -221,10 +243,9 @@ def train_explainer(
             module.train()
         batches = data.batches(settings.batch, masks_per_step, generator, accelerator.process_index, accelerator.num_processes)
         for step, batch in enumerate(batches, start=epoch * steps_per_epoch):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * _schedule(
-                    step, settings.epochs * steps_per_epoch, settings.warmup_fraction
-                )
+            share = _schedule(step, settings.epochs * steps_per_epoch, settings.warmup_fraction)
+            for group, rate in zip(optimizer.param_groups, rates, strict=False):
+                group["lr"] = rate * share
             terms = losses(model(*batch.view), batch)
             # Sums over this rank's rows by counts over all ranks: their mean gradient is that of the whole batch.
             sums = torch.stack([(term.loss.value * term.weight).sum() for term in terms])
@@ -237,15 +258,15 @@ def train_explainer(
             accelerator.clip_grad_norm_(parameters, GRADIENT_NORM)
             optimizer.step()
             optimizer.zero_grad()
+            if average is not None:
+                average.update_parameters(accelerator.unwrap_model(model))
             totals += torch.stack([sums.detach(), counts]).double()
 
         term_sums, term_counts = accelerator.reduce(totals).tolist()
         if not term_counts[-1]:
             raise ArtifactError("no mask of any training sample changes the target's value: there is nothing to learn")
         epoch_means = [value / count if count else None for value, count in zip(term_sums, term_counts, strict=True)]
-        validation_local = _validation_loss(
-            accelerator.unwrap_model(model), validation_view, validation_masks, settings, accelerator.device
-        )
+        validation_local = _validation_loss(judged, validation_view, validation_masks, settings, accelerator.device)
         chosen_by = validation_local
         row: Row = dict.fromkeys(("epoch", "loss", "validation_loss", "pattern", "singles", "local", "alpha"))
         row["epoch"] = epoch + 1
@@ -257,9 +278,7 @@ def train_explainer(
         row |= {"validation_inf": 1 - 2 * validation_local, "validation_local": validation_local}
         if chosen_by < progress.best_loss:
             progress.best_loss, progress.best_epoch = chosen_by, epoch + 1
-            progress.best_weights = {
-                name: tensor.detach().clone() for name, tensor in accelerator.unwrap_model(model).state_dict().items()
-            }
+            progress.best_weights = {name: tensor.detach().clone() for name, tensor in judged.state_dict().items()}
         progress.history.append(row)
         if progress.controller is not None and epoch_means[0] is not None:
             progress.controller.update(epoch_means[0])
@@ -306,6 +325,8 @@ def network_shape(game: MaskedModel, seen: View, settings: ExplainerSettings, cl
         head = settings.head
     elif isinstance(settings, CxplainSettings):
         head = "softmax"
+    elif isinstance(settings, VertSettings):
+        head = "sigmoid"
     return Shape(
         kind=kind,
         head=head,
@@ -331,7 +352,7 @@ def _schedule(step: int, steps: int, warmup_fraction: float) -> float:
 
 
 @torch.inference_mode()
-def _validation_loss(network: Network, seen: View, masks: Masks, settings: ExplainerSettings, device: torch.device) -> float:
+def _validation_loss(network: nn.Module, seen: View, masks: Masks, settings: ExplainerSettings, device: torch.device) -> float:
     """Mean local-correlation loss over the validation samples."""
     network.eval()
     parts = []

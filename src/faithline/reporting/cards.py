@@ -35,6 +35,10 @@ CONTROLS = {
 }
 ROLES = {
     "explainer": ("Trained explainers", "networks that give a map in one forward pass"),
+    "refined": (
+        "Refined maps",
+        "an explainer's map, refitted on some removals of the sample's own: shown apart, with the cost",
+    ),
     "supervision": ("Prior methods", "ranked; those that curation keeps teach the explainers that imitate"),
     "baseline": ("Baselines", "ranked, but never teach"),
     "control": ("Controls", "maps that know nothing of the model or of the sample"),

@@ -107,7 +107,7 @@ def shown(results: TaskResults, params: Params) -> list[str]:
     evaluation = results.evaluation
     explainers = of_role(evaluation, "explainer")
     priors = of_role(evaluation, "supervision", "baseline")
-    references = of_role(evaluation, "reference")
+    references = of_role(evaluation, "refined", "reference")
     controls = of_role(evaluation, "control")
     if evaluation.modality == "image":
         return [*explainers, *references, *priors, *controls]

@@ -8,6 +8,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from faithline.config import dotted
 from faithline.metrics.catalogue import METRICS
 from faithline.reporting import cards
 from faithline.reporting.figures import Difference, Point, Series, cost_chart, forest_chart, line_chart
@@ -17,17 +18,21 @@ from faithline.reporting.leaderboard import (
     Column,
     Comparison,
     Row,
+    Variant,
     answer,
     columns,
     compare,
     higher_is_better,
     interval_text,
+    lead,
     number,
     of_role,
     ordered,
     rows,
     shows,
     snapshot_rows,
+    task_document,
+    variants,
 )
 from faithline.reporting.results import ROLES, Inputs, TaskResults
 
@@ -56,9 +61,11 @@ class Section:
 
     results: TaskResults
     answer: tuple[str, ...]
+    lead: str
     columns: tuple[Column, ...]
     groups: tuple[tuple[str, str, tuple[Row, ...]], ...]
     forest: Markup
+    variants: tuple[Variant, ...]
     cost: Markup
     deletion: Markup
     preservation: Markup
@@ -95,7 +102,7 @@ def page(
         (
             snapshot,
             [
-                (task, result, _grouped(snapshot_rows(result, metrics)))
+                (task, result, _grouped(snapshot_rows(result, metrics)), lead(result), variants(result))
                 for task, result in sorted(snapshot.leaderboard["tasks"].items())
             ],
         )
@@ -118,14 +125,6 @@ def page(
 def breakable(name: str) -> Markup:
     """A name that a narrow column may break after an underscore."""
     return Markup("_<wbr>").join(name.split("_"))
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted keys, as `dvc exp run -S` names them."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def _used(inputs: Inputs) -> list[str]:
@@ -154,9 +153,11 @@ def _section(inputs: Inputs, task: str, metrics: Sequence[str], curves: dict[str
     return Section(
         results=results,
         answer=tuple(answer(results)),
+        lead=lead(task_document(results.evaluation)),
         columns=tuple(columns(metrics, ceiling=results.evaluation.ceiling is not None)),
         groups=_grouped(rows(results.evaluation, metrics)),
         forest=_forest(results),
+        variants=tuple(variants(task_document(results.evaluation))),
         cost=_cost(results),
         deletion=chart("morf", "Deletion", "fraction removed, most relevant first"),
         preservation=chart("lerf", "Preservation", "fraction removed, least relevant first"),
@@ -226,7 +227,7 @@ def _training(results: TaskResults, name: str) -> Training:
     validation = line("validation_inf", "validation INF", 3)
     return Training(
         name,
-        _flat(results.explainers[name].get("settings", {})),
+        dotted(results.explainers[name].get("settings", {})),
         line_chart(
             losses,
             title=f"Losses of {name}" if history["alpha"].is_null().all() else f"Losses and alpha of {name}",

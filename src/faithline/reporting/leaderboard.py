@@ -70,10 +70,11 @@ def ordered(candidates: Mapping[str, CandidateResult]) -> list[str]:
 
 def document(inputs: Inputs) -> dict[str, Any]:
     """`reports/leaderboard.json`, the stable machine-readable result."""
-    return {"tasks": {name: _document(results.evaluation) for name, results in inputs.tasks.items()}}
+    return {"tasks": {name: task_document(results.evaluation) for name, results in inputs.tasks.items()}}
 
 
-def _document(evaluation: Evaluation) -> dict[str, Any]:
+def task_document(evaluation: Evaluation) -> dict[str, Any]:
+    """A task's part of `leaderboard.json`."""
     runner_up = evaluation.runner_up
     return {
         "target": {key: evaluation.target.get(key) for key in ("accuracy", "auc")},
@@ -85,12 +86,19 @@ def _document(evaluation: Evaluation) -> dict[str, Any]:
                 "family_rank": row.family_rank,
                 "metrics": {metric: summary.model_dump() for metric, summary in row.metrics.items()},
                 "passes": whole(row.passes),
+                "training_passes": None if row.training_passes is None else row.training_passes.model_dump(),
+                "changes": row.changes,
+                "versus": evaluation.versus[name].model_dump() if name in evaluation.versus else None,
             }
             for name, row in evaluation.candidates.items()
         },
         "runner_up": None
         if runner_up is None
-        else {"candidate": runner_up.candidate, "mean_rank_difference": runner_up.mean_rank_difference.model_dump()},
+        else {
+            "candidate": runner_up.candidate,
+            "mean_rank_difference": runner_up.mean_rank_difference.model_dump(),
+            "without_fe_mc": runner_up.without_fe_mc.model_dump(),
+        },
     }
 
 
@@ -266,6 +274,66 @@ def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
     ceiling = evaluation.ceiling or Interval(mean=None, low=None, high=None)
     inf = Cell(number(ceiling.mean), _range(ceiling) or "too many features")
     found.append(Row("ceiling R(x)", "reference", tuple(inf if key == "inf" else Cell("") for key in keys)))
+    return found
+
+
+def lead(task: Mapping[str, Any]) -> str:
+    """How far the first explainer of a task of `leaderboard.json` is ahead of the best of the others, or nothing without one."""
+    runner_up = task["runner_up"]
+    if runner_up is None:
+        return ""
+    text = f"The first explainer against {runner_up['candidate']}, the best of the others: "
+    text += f"{interval_text(Interval.model_validate(runner_up['mean_rank_difference']))} in mean rank"
+    if runner_up.get("without_fe_mc") is not None:
+        text += f", {interval_text(Interval.model_validate(runner_up['without_fe_mc']))} without FE and MC"
+    return text + "; below 0 the explainer is ahead."
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An explainer beside the first of its modality.
+
+    Attributes:
+        name: Of the explainer.
+        changes: What it has otherwise, `key = value` each; empty for the first and for other draws of its weights and batches.
+        mean_rank: In the pool.
+        difference: The first minus this one in mean rank: below 0 the first is better. Empty for the first.
+        shows: What the difference shows for the first after Holm's correction; None for the first.
+        metrics: Mean INF, DEL and INS as text, as far as the run has them.
+        training_passes: Evaluations of the target that training read.
+    """
+
+    name: str
+    changes: tuple[str, ...]
+    mean_rank: str
+    difference: str
+    shows: Comparison | None
+    metrics: tuple[str, ...]
+    training_passes: str
+
+
+VARIANT_METRICS = ("inf", "del", "ins")
+
+
+def variants(task: Mapping[str, Any]) -> list[Variant]:
+    """The explainers of a task of `leaderboard.json`: the first, then the others by mean rank; none if there is but one."""
+    known = {name: row for name, row in task["candidates"].items() if row.get("changes") is not None}
+    if len(known) < 2:
+        return []
+    found = []
+    for name, row in sorted(known.items(), key=lambda item: (item[1]["versus"] is not None, item[1]["mean_rank"] or 0, item[0])):
+        versus = None if row["versus"] is None else RankDifference.model_validate(row["versus"])
+        found.append(
+            Variant(
+                name=name,
+                changes=tuple(f"{key} = {value}" for key, value in row["changes"].items()),
+                mean_rank=number(row["mean_rank"], 2),
+                difference="" if versus is None else interval_text(versus.mean_rank_difference),
+                shows=None if versus is None else shows(versus),
+                metrics=tuple(number(row["metrics"].get(metric, {}).get("mean")) for metric in VARIANT_METRICS),
+                training_passes=f"{row['training_passes']['bank'] + row['training_passes']['clean']:,}",
+            )
+        )
     return found
 
 

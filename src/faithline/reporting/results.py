@@ -18,8 +18,8 @@ from faithline.dataset import Samples, Split
 from faithline.errors import ArtifactError
 from faithline.maps import read_misfit
 
-Role = Literal["explainer", "supervision", "baseline", "control", "reference"]
-ROLES: tuple[Role, ...] = ("explainer", "supervision", "baseline", "control", "reference")
+Role = Literal["explainer", "refined", "supervision", "baseline", "control", "reference"]
+ROLES: tuple[Role, ...] = ("explainer", "refined", "supervision", "baseline", "control", "reference")
 LIBRARIES = ("captum", "numpy", "polars", "scikit-learn", "scipy", "torch")
 
 
@@ -68,17 +68,19 @@ class CandidateResult(_Record):
     difference: dict[str, Interval] = {}
     passes: float | None
     training_passes: TrainingPasses | None = None
+    changes: dict[str, Any] | None = None
     duplicate_of: str | None = None
 
 
 class RankDifference(_Record):
     """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better.
 
-    `p_holm` is adjusted over all comparisons of the explainer; None where nothing was tested (references). `separable` = the
-    interval excludes 0 and the adjusted p value is small enough.
+    `p_holm` is adjusted over all comparisons of the explainer; None where nothing was tested (refined maps, references).
+    `separable` = the interval excludes 0 and the adjusted p value is small enough. `without_fe_mc`: over the other metrics only.
     """
 
     mean_rank_difference: Interval
+    without_fe_mc: Interval
     p_holm: float | None
     separable: bool
 
@@ -346,7 +348,7 @@ def check_rules(params: Params, task: str, evaluation: Evaluation, path: Path, m
     """
     section = params.modality(task)
     controls = [name for name in params.evaluate.controls if evaluation.modality == "image" or name not in ("edge", "centre")]
-    wanted = [*section.methods.names(), *section.explainers, *controls]
+    wanted = [*section.methods.names(), *section.explainers, *section.refinements, *controls]
     faults = [f"no row for {name}" for name in wanted if name not in evaluation.candidates and name not in misfits]
     faults += [f"a row for {name}, which does not fit" for name in misfits if name in evaluation.candidates]
     if evaluation.ceiling is None and params.tasks[task].bank.exact and "inf" in params.evaluate.metrics:
