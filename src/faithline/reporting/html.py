@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from faithline.metrics.catalogue import METRICS
-from faithline.reporting import cards
+from faithline.reporting import cards, sensitivity
 from faithline.reporting.figures import Difference, Point, Series, cost_chart, forest_chart, line_chart
 from faithline.reporting.findings import Finding
 from faithline.reporting.gallery import Gallery
@@ -107,6 +107,7 @@ def page(
         findings=found,
         snapshots=snapshots,
         snapshot_columns=[column for column in columns(metrics, ceiling=False) if column.key != "mean_rank_without_fe_mc"],
+        study=sensitivity.study(inputs.sensitivity) if inputs.sensitivity else None,
         metrics=[(name, METRICS[name]) for name in metrics],
         cards=cards,
         used=_used(inputs),
