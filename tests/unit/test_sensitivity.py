@@ -186,4 +186,4 @@ def test_dvc_that_fails_stops_the_queueing(preset: Params, monkeypatch: pytest.M
 def test_a_wrong_call_says_how(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["sensitivity", *words])
     with pytest.raises(SystemExit, match=r"usage: python -m faithline\.sensitivity queue \| collect FILE"):
-        runpy.run_module("faithline.sensitivity", run_name="__main__")
+        runpy.run_path(sensitivity.__file__, run_name="__main__")
