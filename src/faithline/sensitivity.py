@@ -179,13 +179,14 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def queue(params: Params) -> None:
-    """Queue each variant that has not finished on this commit; what an interrupted or failed call left queued goes first."""
+    """Queue each variant that has not finished on this commit; what an interrupted or failed call left behind goes first."""
     from dvc.cli import main as dvc
 
     experiments, _ = plan(params)
     for wanted in experiments.values():
         varied(params, wanted)  # every fault before any work
     finished = _finished()
+    _succeed(dvc(["queue", "stop", "--kill"]), "dvc queue stop --kill")  # a worker outlives the call that started it
     _succeed(dvc(["queue", "remove", "--queued", "--failed"]), "dvc queue remove")
     for name, wanted in experiments.items():
         if name not in finished:
@@ -206,7 +207,7 @@ def collect(params: Params, out: Path) -> None:
     if missing := [name for name in experiments if name not in finished]:
         raise ArtifactError(
             f"{len(missing)} of {len(experiments)} experiments have no result: {', '.join(missing)}; nothing was written. "
-            f"`dvc queue logs {missing[0]}` says why"
+            f"In {Path.cwd()}, `dvc queue status` and `dvc queue logs {missing[0]}` say why"
         )
     revisions: dict[str | None, str] = {None: "HEAD", **{name: finished[name] for name in experiments}}
     numbers: dict[str | None, dict[str, Any]] = {}

@@ -29,9 +29,8 @@ def test_two_variants_run_once_and_are_collected(pipeline: Checkout) -> None:
     out = pipeline.folder.parent / "results.json"
     before = pipeline.git("status", "--porcelain")
     said = study(pipeline, "collect", status=1)
-    assert said == (
-        "error: 2 of 2 experiments have no result: p-0.0, ablation-local; nothing was written. `dvc queue logs p-0.0` says why\n"
-    )
+    assert said.startswith("error: 2 of 2 experiments have no result: p-0.0, ablation-local; nothing was written.")
+    assert len(said.splitlines()) == 1
     assert not out.exists()
 
     said = study(pipeline, "queue")
