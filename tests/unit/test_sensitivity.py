@@ -102,8 +102,8 @@ def result(task: str, rank: float) -> dict[str, str]:
     """Result files of one run, as `evaluate` and `curate` write them; nothing here was measured."""
     interval = {"mean": rank / 10, "low": rank / 10 - 0.01, "high": rank / 10 + 0.01, "n": 9, "null": 0}
     ranked = {"mean_rank": rank, "mean_rank_low": rank - 1, "mean_rank_high": rank + 1}
-    row = {**ranked, "metrics": dict.fromkeys(("inf", "del", "ins", "fc"), interval)}
-    evaluation = {"n_test": 9, "candidates": {"deepfaith": row, "lime": row, "oracle_prior": {**row, "mean_rank": None}}}
+    row = {"role": "explainer", **ranked, "metrics": dict.fromkeys(("inf", "del", "ins", "fc"), interval)}
+    evaluation = {"n_test": 9, "candidates": {"deepfaith": row, "lime": row, "oracle_prior": {**row, "role": "reference"}}}
     counts = {"lime": {"maps": 10, "taught": 3}, "saliency": {"maps": 10, "taught": 0}}
     return {
         f"reports/evaluation/{task}.json": json.dumps(evaluation),
@@ -136,7 +136,7 @@ def test_collect_writes_a_row_for_every_value_and_task(preset: Params, tmp_path:
     assert rows["ablation", "full", "digits_cnn"]["mean_rank"]["mean"] == 1.0
     assert rows["k", 8, "affairs_mlp"]["metrics"]["inf"] == {"mean": 0.2, "low": 0.19, "high": 0.21}
     assert rows["k", 8, "affairs_mlp"]["taught"] == 0.15
-    assert rows["k", 8, "affairs_mlp"]["candidates"] == 2, "those with a rank"
+    assert rows["k", 8, "affairs_mlp"]["candidates"] == 2, "references are no rivals"
     assert {factor["name"]: factor["preset"] for factor in found["factors"]} == {
         factor.name: sensitivity.preset_value(factor, preset) for factor in FACTORS
     }

@@ -55,7 +55,14 @@ def study(results: Sensitivity) -> Study:
     return Study(
         measures=measures,
         panels=tuple(
-            Panel(factor, tuple((measure, _chart(results, factor, measure, tasks)) for measure in measures))
+            Panel(
+                factor,
+                tuple(
+                    (measure, _chart(results, factor, measure, tasks))
+                    for measure in measures
+                    if _varies(results, factor, measure)
+                ),
+            )
             for factor in results.factors
         ),
         ablations=tuple(
@@ -75,13 +82,21 @@ def _measures(results: Sensitivity) -> tuple[Measure, ...]:
     return (
         Measure("mean rank", down, lambda row: row.mean_rank),
         *(Measure(name.upper(), up if higher_is_better(name) else down, _metric(name)) for name in metrics),
-        # A share of all maps that were made is counted, not estimated: it has no interval.
-        Measure("maps that teach", "", lambda row: Interval(mean=row.taught, low=None, high=None)),
+        # The share of all maps that curation lets teach is counted, not estimated: it has no interval.
+        Measure("maps kept", "", lambda row: Interval(mean=row.taught, low=None, high=None)),
     )
 
 
 def _metric(name: str) -> Callable[[VariedRun], Interval]:
     return lambda row: row.metrics[name]
+
+
+def _varies(results: Sensitivity, factor: VariedFactor, measure: Measure) -> bool:
+    """Whether a measure has an interval or answers to a factor: a count that does not is the same on all charts."""
+    rows = [row for row in results.rows if row.factor == factor.name]
+    return any(measure.of(row).low is not None for row in rows) or len({(row.task, measure.of(row).mean) for row in rows}) > len(
+        {row.task for row in rows}
+    )
 
 
 def _chart(results: Sensitivity, factor: VariedFactor, measure: Measure, tasks: list[str]) -> Markup:
@@ -97,7 +112,7 @@ def _chart(results: Sensitivity, factor: VariedFactor, measure: Measure, tasks: 
         mark=factor.preset,
         title=f"{measure.heading} by {factor.symbol}",
         x_label=factor.symbol,
-        y_label=measure.heading,
+        y_label="",
     )
 
 
