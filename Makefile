@@ -14,7 +14,7 @@ export PATH := $(BIN):$(PATH)
 # Threads that wait for each other sleep instead of spinning: on busy cores that is many times faster, on idle ones no slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install repro test test-extended preset snapshot publish bundle bench report clean-scratch
+.PHONY: help install repro test test-extended preset snapshot sensitivity publish bundle bench report clean-scratch
 
 help:
 	@echo "make repro            set up, then run the pipeline: reports/index.html"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-extended    the slow behavioural and fault tests"
 	@echo "make preset NAME=x    put params/x.yaml (smoke, full, paper, photos, tasks/...) or the committed default in the place of params.yaml"
 	@echo "make snapshot NAME=x  run params/x.yaml in a separate checkout; keep its results in reports/snapshots/x"
+	@echo "make sensitivity      run params/sensitivity.yaml and its variants, one value changed at a time: reports/sensitivity/results.json"
 	@echo "make publish REMOTE=x push the outputs to a folder or URL"
 	@echo "make bundle           pack the outputs into faithline-store.tar, for reviewers without a remote"
 	@echo "make bench            time against peers: benchmarks/results.json"
@@ -64,17 +65,22 @@ preset: $(STAMP)
 	@echo "params.yaml is now $(NAME); the old one lies in .scratch/params.before.yaml"
 
 # A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache.
-snapshot: CHECKOUT = $(CURDIR)/.scratch/snapshots/$(NAME)
-snapshot: $(STAMP)
-	@test -n "$(NAME)" && test -f "$(SCALE)" && test "$(SCALE)" = "params/$(notdir $(SCALE))" || { echo "error: say which: make snapshot NAME=smoke|full|paper|photos" >&2; exit 1; }
-	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a snapshot shows what a commit makes" >&2; exit 1; }
+define CLONE
+	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a $@ run shows what a commit makes" >&2; exit 1; }
 	test -d "$(CHECKOUT)/.git" || git clone -q . "$(CHECKOUT)"
 	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD
 	git -C "$(CHECKOUT)" reset -q --hard FETCH_HEAD
 	cp "$(SCALE)" "$(CHECKOUT)/params.yaml"
 	# Results of the committed run are in git: taken away, so that none of them passes for one of this scale.
 	rm -rf "$(CHECKOUT)"/reports/{evaluation,curate,metrics,train,plots,leaderboard.json,findings.json}
-	cd "$(CHECKOUT)" && dvc cache dir --local "$(CURDIR)/.dvc/cache" && dvc repro
+	cd "$(CHECKOUT)" && dvc cache dir --local "$(CURDIR)/.dvc/cache"
+endef
+
+snapshot: CHECKOUT = $(CURDIR)/.scratch/snapshots/$(NAME)
+snapshot: $(STAMP)
+	@test -n "$(NAME)" && test -f "$(SCALE)" && test "$(SCALE)" = "params/$(notdir $(SCALE))" || { echo "error: say which: make snapshot NAME=smoke|full|paper|photos" >&2; exit 1; }
+	$(CLONE)
+	cd "$(CHECKOUT)" && dvc repro
 	rm -rf "reports/snapshots/$(NAME).partial"
 	mkdir -p "reports/snapshots/$(NAME).partial/evaluation" "reports/snapshots/$(NAME).partial/curate"
 	cp "$(CHECKOUT)"/reports/{leaderboard,findings}.json "reports/snapshots/$(NAME).partial/"
@@ -83,6 +89,19 @@ snapshot: $(STAMP)
 	sum=$$(sha256sum "$(SCALE)" | cut -d' ' -f1); printf '{"name": "%s", "params_sha256": "%s"}\n' "$(NAME)" "$$sum" > "reports/snapshots/$(NAME).partial/snapshot.json"
 	rm -rf "reports/snapshots/$(NAME)"
 	mv "reports/snapshots/$(NAME).partial" "reports/snapshots/$(NAME)"
+
+# The variants are DVC experiments of a clone. Equal results make an equal commit, on which a second call finds those that finished.
+sensitivity: SCALE = params/sensitivity.yaml
+sensitivity: CHECKOUT = $(CURDIR)/.scratch/sensitivity/checkout
+sensitivity: $(STAMP)
+	$(CLONE)
+	git -C "$(CHECKOUT)" clean -fdxq data models reports
+	cd "$(CHECKOUT)" && dvc repro evaluate
+	git -C "$(CHECKOUT)" add --all
+	export GIT_{AUTHOR,COMMITTER}_DATE="$$(git log -1 --format=%cI)"; git -C "$(CHECKOUT)" -c user.name=faithline -c user.email=faithline@localhost commit -qm "params/sensitivity.yaml has run"
+	cd "$(CHECKOUT)" && PYTHONPATH=src python -m faithline.sensitivity queue
+	cd "$(CHECKOUT)" && dvc exp run --run-all
+	cd "$(CHECKOUT)" && PYTHONPATH=src python -m faithline.sensitivity collect "$(CURDIR)/reports/sensitivity/results.json"
 
 # The remote is added to .dvc/config.local (not in git) for the time of the push only.
 publish: $(STAMP)

@@ -200,7 +200,8 @@ def test_methods_of_the_schema_have_a_file_each() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["params.yaml", *(f"params/{name}.yaml" for name in ("smoke", "full", "paper", "photos", "photos_gpu"))]
+    "preset",
+    ["params.yaml", *(f"params/{name}.yaml" for name in ("smoke", "sensitivity", "full", "paper", "photos", "photos_gpu"))],
 )
 def test_methods_fit_the_modality_they_are_listed_under(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from faithline.attributions.run import load_method

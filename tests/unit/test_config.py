@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from faithline import config
 
 ROOT = Path(__file__).parents[2]
-PRESETS = ["params.yaml", *(f"params/{name}.yaml" for name in ("smoke", "full", "paper", "photos", "photos_gpu"))]
+PRESETS = ["params.yaml", *(f"params/{name}.yaml" for name in ("smoke", "sensitivity", "full", "paper", "photos", "photos_gpu"))]
 
 
 @pytest.fixture

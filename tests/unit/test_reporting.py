@@ -544,6 +544,91 @@ def test_snapshots_are_shown_beside_the_default_run_and_timings_only_from_their_
         site.write(load(copy), copy)
 
 
+# ------------------------------------------------------------------------------------------------------------ sensitivity
+
+
+def varied_runs() -> dict[str, object]:
+    """A sensitivity study of two values and two ablations on two tasks, hostile words in every text; nothing was measured."""
+
+    def row(factor: str, value: float | str, task: str, level: float) -> dict[str, object]:
+        interval = {"mean": level, "low": level - 0.1, "high": level + 0.1}
+        undefined = {"mean": None, "low": None, "high": None}
+        return {
+            "factor": factor,
+            "value": value,
+            "task": task,
+            "n_test": 77,
+            "candidates": 11,
+            "mean_rank": interval,
+            "metrics": {"inf": interval, "del": interval, "ins": undefined if value == 8 else interval},
+            "taught": 0.25,
+        }
+
+    rows = [row("k", value, task, value / 8) for value in (8, 16, 64) for task in ("toy_table", HOSTILE)]
+    rows += [row("ablation", name, "toy_table", level) for name, level in (("full", 0.125), ("local", 0.875))]
+    return {
+        "params_sha256": "ef" * 32,
+        "confidence": 0.9,
+        "factors": [{"name": "k", "symbol": "k", "meaning": f"masks {HOSTILE}", "keys": [], "preset": 16}],
+        "ablations": [{"name": "full", "meaning": f"all {HOSTILE}"}, {"name": "local", "meaning": "LC only"}],
+        "rows": rows,
+    }
+
+
+def test_a_sensitivity_study_is_drawn_and_one_that_is_not_there_is_offered(
+    copy: Path, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "contact_sheet", lambda *_: b"")  # slow, and not what is tested here
+    assert "is not measured here: make sensitivity does so" in page.text
+    path = copy / "reports/sensitivity/results.json"
+    write_json(path, varied_runs())
+    site.write(load(copy), copy)
+    shown = Page((copy / "reports/index.html").read_text(encoding="utf-8"))
+    assert not any(tag in ("script",) or "evil" in str(words.get("src")) for tag, words in shown.tags)
+    assert "is not measured here" not in shown.text
+    section = shown.text.split("DeepFaith with one value changed at a time")[1].split("Timings")[0]
+    for wanted in (
+        "ef" * 32,
+        "small",
+        "77 test samples of toy_table",
+        "11 of toy_table",
+        "(90 %)",
+        f"k: masks {HOSTILE}",
+        "LC only",
+    ):
+        assert wanted in section, wanted
+    assert "0.8750.775 to 0.975" in section, "a number of an ablation and its interval"
+    charts = [words["aria-label"] for tag, words in shown.tags if tag == "svg" and " by k" in str(words.get("aria-label"))]
+    assert charts == ["mean rank by k", "INF by k", "INS by k", "DEL by k"], "the share of maps kept is the same for all k"
+
+    change(path, lambda value: value["rows"][0].pop("taught"))
+    with pytest.raises(ArtifactError, match=r"results\.json is not a result of `make sensitivity` \(rows\.0\.taught"):
+        site.write(load(copy), copy)
+
+
+def test_value_chart_names_the_measured_values_marks_one_and_keeps_undefined_ones_out() -> None:
+    lines = [
+        figures.Series("a<b", 0, [1e-6, 1e-4, 1e-2], [1.0, 2.0, 3.0], [0.5, 1.5, 2.5], [1.5, 2.5, 3.5]),
+        figures.Series("without", 1, [1e-6], [1.0]),
+    ]
+    chart = str(figures.value_chart(lines, mark=1e-4, title="t", x_label="e", y_label="y"))
+    ticks = re.findall(r'<text class="tick" x="([0-9.]+)" y="\d+" text-anchor="middle">([^<]+)</text>', chart)
+    assert [text for _, text in ticks] == ["1e\N{MINUS SIGN}06", "0.0001", "0.01"]
+    places = [float(x) for x, _ in ticks]
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2), "decades are evenly spaced"
+    (mark,) = re.findall(r'class="mark" d="M([0-9.]+) ', chart)
+    assert float(mark) == places[1]
+    assert chart.count('class="whisker"') == 3
+    assert chart.count('class="dot"') == 4
+    assert "a&lt;b" in chart
+    assert "a<b" not in chart
+    linear = [figures.Series("a", 0, [0.4, 0.6, 1.0], [1.0, 2.0, 3.0])]
+    chart = str(figures.value_chart(linear, mark=0.6, title="t", x_label="e", y_label="y"))
+    places = [float(x) for x in re.findall(r'class="tick" x="([0-9.]+)" y="\d+" text-anchor="middle"', chart)]
+    assert (places[2] - places[1]) / (places[1] - places[0]) == pytest.approx(2, rel=0.01)
+    assert figures.value_chart([figures.Series("a", 0, (), ())], mark=1, title="t", x_label="x", y_label="y") == ""
+
+
 # ------------------------------------------------------------------------------------------------------------ comparisons
 
 

@@ -205,6 +205,47 @@ def line_chart(
     return _svg(title, parts)
 
 
+def value_chart(series: Sequence[Series], *, mark: float, title: str, x_label: str, y_label: str) -> Markup:
+    """Lines through a few measured values of x, each a dot with its interval; a dashed line marks one of the values.
+
+    The x axis names these values only. It is logarithmic where all are positive and the largest is over 5 times the smallest.
+    """
+    values = sorted({x for line in series for x in line.x})
+    ends = [value for line in series for value in (*line.mean, *line.low, *line.high)]
+    if not ends:
+        return Markup("")
+    logarithmic = values[0] > 0 and values[-1] / values[0] > 5
+
+    def place(value: float) -> float:
+        return math.log10(value) if logarithmic else value
+
+    pad = 0.06 * (place(values[-1]) - place(values[0]) or 1.0)
+    room = 0.05 * ((max(ends) - min(ends)) or 1.0)
+    y_range = (min(ends) - room, max(ends) + room)
+    frame = _frame(
+        (place(values[0]) - pad, place(values[-1]) + pad),
+        y_range,
+        [(place(value), _label(value)) for value in values],
+        [(value, _label(value)) for value in ticks(*y_range)],
+        (x_label, y_label),
+    )
+    parts = [*frame.parts, f'<path class="mark" d="M{frame.x(place(mark)):.1f} {TOP}V{HEIGHT - BOTTOM}"/>']
+    for index, line in enumerate(series):
+        # Lines of several tasks share their values of x: a small shift keeps intervals apart.
+        xs = [frame.x(place(x)) + 4 * (index - (len(series) - 1) / 2) for x in line.x]
+        points = [(x, frame.y(y)) for x, y in zip(xs, line.mean, strict=True)]
+        parts.append(
+            f'<g class="s{line.style}"><title>{escape(line.label)}</title><path class="line s{line.style}" d="{_path(points)}"/>'
+        )
+        for x, bottom, top in zip(xs, line.low, line.high, strict=bool(line.low)):
+            parts.append(f'<path class="whisker" d="M{x:.1f} {frame.y(bottom):.1f}V{frame.y(top):.1f}"/>')
+        for (x, y), value, mean in zip(points, line.x, line.mean, strict=True):
+            tip = f"{line.label}: {_label(mean)} at {_label(value)}"
+            parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escape(tip)}</title></circle>')
+        parts.append("</g>")
+    return _svg(title, parts)
+
+
 def cost_chart(points: Sequence[Point], *, title: str, y_label: str) -> Markup:
     """Quality against passes: x is logarithmic with its own place for 0; y has the best (lowest) rank on top."""
     if not points:

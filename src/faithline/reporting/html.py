@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from faithline.config import dotted
 from faithline.metrics.catalogue import METRICS
-from faithline.reporting import cards
+from faithline.reporting import cards, sensitivity
 from faithline.reporting.figures import Difference, Point, Series, cost_chart, forest_chart, line_chart
 from faithline.reporting.findings import Finding
 from faithline.reporting.gallery import Gallery
@@ -114,6 +114,7 @@ def page(
         findings=found,
         snapshots=snapshots,
         snapshot_columns=[column for column in columns(metrics, ceiling=False) if column.key != "mean_rank_without_fe_mc"],
+        study=sensitivity.study(inputs.sensitivity) if inputs.sensitivity else None,
         metrics=[(name, METRICS[name]) for name in metrics],
         cards=cards,
         used=_used(inputs),

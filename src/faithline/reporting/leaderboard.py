@@ -263,16 +263,16 @@ def rows(evaluation: Evaluation, metrics: Sequence[str]) -> list[Row]:
             cell = _cell(key, values[key], peers if name in pool else [])
             if key in row.metrics:
                 summary = row.metrics[key]
-                cell = replace(cell, small=_range(summary), null=summary.null)
+                cell = replace(cell, small=range_text(summary), null=summary.null)
             elif key == "training_passes" and row.training_passes is not None and row.training_passes.surrogate:
                 cell = replace(cell, small=f"and {row.training_passes.surrogate:,} of a surrogate")
             elif key == "mean_rank":
                 spread = Interval(mean=row.mean_rank, low=row.mean_rank_low, high=row.mean_rank_high)
-                cell = replace(cell, small=_range(spread, 2))
+                cell = replace(cell, small=range_text(spread, 2))
             cells.append(cell)
         found.append(Row(name, row.role, tuple(cells), row.duplicate_of))
     ceiling = evaluation.ceiling or Interval(mean=None, low=None, high=None)
-    inf = Cell(number(ceiling.mean), _range(ceiling) or "too many features")
+    inf = Cell(number(ceiling.mean), range_text(ceiling) or "too many features")
     found.append(Row("ceiling R(x)", "reference", tuple(inf if key == "inf" else Cell("") for key in keys)))
     return found
 
@@ -352,7 +352,7 @@ def snapshot_rows(task: Mapping[str, Any], metrics: Sequence[str]) -> list[Row]:
             if key in metrics:
                 summary = row.metrics.get(key)
                 cells.append(
-                    Cell("\N{EN DASH}") if summary is None else Cell(number(summary.mean), _range(summary), null=summary.null)
+                    Cell("\N{EN DASH}") if summary is None else Cell(number(summary.mean), range_text(summary), null=summary.null)
                 )
             else:
                 cells.append(_cell(key, getattr(row, key), []))
@@ -396,7 +396,8 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.removeprefix("-")
 
 
-def _range(interval: Interval, digits: int = 3) -> str:
+def range_text(interval: Interval, digits: int = 3) -> str:
+    """`0.41 to 0.60`, or nothing where the interval is undefined."""
     if interval.low is None or interval.high is None:
         return ""
     return f"{number(interval.low, digits)} to {number(interval.high, digits)}"

@@ -147,6 +147,45 @@ class Snapshot(_Record):
     findings: list[dict[str, str]]
 
 
+class VariedFactor(_Record):
+    """A constant that `make sensitivity` varied: what the paper calls it, what it is, and its value in the preset."""
+
+    name: str
+    symbol: str
+    meaning: str
+    preset: float
+
+
+class Ablated(_Record):
+    """A variant without some parts of DeepFaith."""
+
+    name: str
+    meaning: str
+
+
+class VariedRun(_Record):
+    """What one variant says of one task; `factor` is `ablation` and `value` its name where no constant was varied."""
+
+    factor: str
+    value: float | str
+    task: str
+    n_test: int
+    candidates: int
+    mean_rank: Interval
+    metrics: dict[str, Interval]
+    taught: float
+
+
+class Sensitivity(_Record):
+    """`reports/sensitivity/results.json`: DeepFaith with one value changed at a time."""
+
+    params_sha256: str
+    confidence: float
+    factors: list[VariedFactor]
+    ablations: list[Ablated]
+    rows: list[VariedRun]
+
+
 @dataclass(frozen=True)
 class TaskResults:
     """All that is known about one task.
@@ -228,6 +267,7 @@ class Inputs:
         tasks: Results by task, in the order of `params.yaml`.
         benchmarks: Timings (`benchmarks/results.json`), empty where the file is not there.
         snapshots: Results at other scales.
+        sensitivity: Results with one value changed at a time, None where nobody made them.
     """
 
     params: Params
@@ -236,6 +276,7 @@ class Inputs:
     tasks: dict[str, TaskResults]
     benchmarks: dict[str, dict[str, Any]]
     snapshots: tuple[Snapshot, ...]
+    sensitivity: Sensitivity | None
 
 
 def read(params: Params, root: str | Path) -> Inputs:
@@ -252,6 +293,7 @@ def read(params: Params, root: str | Path) -> Inputs:
     root = Path(root)
     refuse_leftovers(params, root)
     benchmarks = root / "benchmarks/results.json"
+    sensitivity = root / "reports/sensitivity/results.json"
     return Inputs(
         params=params,
         params_sha256=params.sha256(),
@@ -259,6 +301,7 @@ def read(params: Params, root: str | Path) -> Inputs:
         tasks={name: _read_task(params, root, name) for name in params.tasks},
         benchmarks=read_json(benchmarks) if benchmarks.exists() else {},
         snapshots=tuple(_read_snapshot(folder) for folder in sorted((root / "reports/snapshots").glob("*/"))),
+        sensitivity=_parse(Sensitivity, sensitivity, "make sensitivity") if sensitivity.exists() else None,
     )
 
 
