@@ -72,23 +72,23 @@ FACTORS = (
         "\N{GREEK SMALL LETTER DELTA}",
         "cosine from which a map is a duplicate",
         ("curate.cosine",),
-        (0.4, 0.6, 0.8, 0.9, 1.0),
+        (0.4, 0.6, 0.8, 1.0),
     ),
-    Factor("p", "p", "quantile that a map must pass in every metric", ("curate.quantile",), (0.0, 0.1, 0.2, 0.3, 0.4)),
+    Factor("p", "p", "quantile that a map must pass in every metric", ("curate.quantile",), (0.0, 0.1, 0.2, 0.3)),
     Factor(
         "epsilon",
         "\N{GREEK SMALL LETTER EPSILON}",
         "variance of the pattern loss below which it has settled",
         (f"{ALPHA}.epsilon",),
-        (1e-6, 1e-5, 1e-4, 1e-3),
+        (1e-5, 1e-4, 1e-3),
     ),
-    Factor("e", "e", "epochs over which that variance is taken", (f"{ALPHA}.window",), (2, 4, 8, 16)),
+    Factor("e", "e", "epochs over which that variance is taken", (f"{ALPHA}.window",), (2, 4, 8)),
     Factor(
         "c",
         "C",
         "epochs in which alpha decays, and how many times \N{GREEK SMALL LETTER EPSILON} resets it",
         (f"{ALPHA}.tau_decay", f"{ALPHA}.reset_factor"),
-        (1, 4, 16, 64),
+        (1, 4, 16),
     ),
 )
 OBJECTIVE = "{modality}.explainers.deepfaith.objective"
@@ -98,6 +98,9 @@ ABLATIONS = (
     Ablation("local", "LC only: the objective itself, no map to imitate", ((OBJECTIVE, "local"),)),
     Ablation("dedup", "de-duplication only: no filter (p = 0)", (("curate.quantile", 0.0),)),
     Ablation("filter", "filter only: no de-duplication (\N{GREEK SMALL LETTER DELTA} = 1)", (("curate.cosine", 1.0),)),
+    Ablation("leader", "of near-duplicates the best-ranked stays, not the first", (("curate.leader", "best_mean_rank"),)),
+    Ablation("weights", "the kept maps of a sample weighed by their ranks", (("curate.weights", "rank"),)),
+    Ablation("soft", "no filter, all maps weighed by their ranks", (("curate.quantile", 0.0), ("curate.weights", "rank"))),
 )
 
 

@@ -57,7 +57,7 @@ def test_the_paper_s_constants_and_ablations_are_all_there(preset: Params) -> No
     _, points = sensitivity.plan(preset)
     assert [factor.symbol for factor in FACTORS] == ["k", "δ", "p", "ε", "e", "C"]
     ablations = {point.value: point.experiment for point in points if point.factor == "ablation"}
-    assert list(ablations) == ["full", "pattern", "local", "dedup", "filter"]
+    assert list(ablations) == ["full", "pattern", "local", "dedup", "filter", "leader", "weights", "soft"]
     assert ablations["full"] is None
     # An ablation that a factor's value also is, is run once.
     assert (ablations["dedup"], ablations["filter"]) == ("p-0.0", "delta-1.0")
