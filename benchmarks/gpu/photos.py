@@ -5,11 +5,12 @@ The settings are those of `params/photos_gpu.yaml`, with fewer photographs; on a
 
 import json
 import os
-import subprocess
+import runpy
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import yaml
@@ -26,7 +27,6 @@ from faithline.workspace import Workspace, explainer_folder, open_workspace
 
 ROOT = Path(__file__).parents[2]
 TASK = "photos_effnet"
-STAGE = Path(__file__).with_name("stage.py")
 RECOMPUTED = ("integrated_gradients", "grad_cam", "occlusion", "lime")
 """Methods whose maps are made again in both precisions."""
 
@@ -73,33 +73,31 @@ def scaled(pictures: Path, on_gpu: bool) -> dict[str, Any]:
     return params
 
 
-def run_stages(out: Path, params: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every stage up to the evaluation, each in a process of its own in `out/run`; seconds and images of each."""
-    place = out / "run"
-    place.mkdir()
-    for name in ("src", "stages"):
-        (place / name).symlink_to(ROOT / name)
-    (place / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "faithline.config"], cwd=place, check=True)
-    jobs = [(name, []) for name in ("dataset", "target", "bank")]
-    jobs += [("attribute", [method]) for method in params["image"]["methods"]]
-    jobs += [("curves", []), ("curate", [])]
-    jobs += [("explain", [explainer]) for explainer in params["image"]["explainers"]]
-    jobs += [("evaluate", [])]
+def run_stages(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every stage up to the evaluation, in this process and folder; seconds and images of each."""
+    games: dict[int, MaskedModel] = {}
+    build = MaskedModel.__init__
+
+    def noted(game: MaskedModel, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        build(game, model, *args, **kwargs)
+        games.setdefault(id(model), game)  # the counter of a model's first game counts every road to it
+
+    jobs: list[tuple[str, ...]] = [("dataset",), ("target",), ("bank",)]
+    jobs += [("attribute", method) for method in params["image"]["methods"]]
+    jobs += [("curves",), ("curate",)]
+    jobs += [("explain", explainer) for explainer in params["image"]["explainers"]]
+    jobs += [("evaluate",)]
     made = []
-    for stage, names in jobs:
-        note = out / "stage.json"
-        command = [sys.executable, str(STAGE), str(note), f"stages/{stage}.py", TASK, *names]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"error: stage {stage} {' '.join(names)} failed:\n{done.stderr[-3000:]}")
-        row = {"stage": " ".join([stage, *names]), **json.loads(note.read_text(encoding="utf-8"))}
-        note.unlink()
-        print(
-            f"{row['stage']:32} {row['seconds']:8.1f} s {row['images']:9,} images {row['images'] / row['seconds']:9.1f} images/s",
-            flush=True,
-        )
-        made.append(row)
+    with mock.patch.object(MaskedModel, "__init__", noted):
+        for stage, *names in jobs:
+            games.clear()
+            start = time.perf_counter()
+            with mock.patch.object(sys, "argv", [f"stages/{stage}.py", TASK, *names]):
+                runpy.run_path(f"stages/{stage}.py", run_name="__main__")
+            seconds, images = time.perf_counter() - start, sum(game.passes for game in games.values())
+            name = " ".join([stage, *names])
+            print(f"{name:32} {seconds:8.1f} s {images:9,} images {images / seconds:9.1f} images/s", flush=True)
+            made.append({"stage": name, "seconds": seconds, "images": images, "images_per_second": images / seconds})
     return made
 
 
@@ -168,13 +166,19 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if on_gpu else f"{os.cpu_count()} CPU cores (small form)"
     print(f"device: {name}; torch {torch.__version__}", flush=True)
     start = time.perf_counter()
-    made = run_stages(out, scaled(pictures, on_gpu))
+    place = out / "run"
+    place.mkdir()
+    for folder in ("src", "stages"):
+        (place / folder).symlink_to(ROOT / folder)
+    settings = scaled(pictures, on_gpu)
+    (place / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    os.chdir(place)
+    params = config.load()
+    made = run_stages(settings)
     total = {key: sum(row[key] for row in made) for key in ("seconds", "images")}
     machine = {"device": name, "torch": torch.__version__, "tf32_convolutions": torch.backends.cudnn.allow_tf32 and on_gpu}
     (out / "stages.json").write_text(json.dumps({**machine, "stages": made, "total": total}, indent=2), encoding="utf-8")
 
-    os.chdir(out / "run")
-    params = config.load()
     seeding.setup(params.seed)
     found = compare(open_workspace(TASK, params))
     (out / "bf16.json").write_text(json.dumps({**machine, **found}, indent=2), encoding="utf-8")
