@@ -24,7 +24,7 @@ if [ ! -x "$venv/bin/python" ]; then
   "$venv/bin/python" -m pip install --disable-pip-version-check -q -e '.[photos]' -c constraints.txt -c constraints-dev.txt
 fi
 python=$(cd "$venv/bin" && pwd)/python
-export PYTHONPATH=$PWD/src OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+export TQDM_DISABLE=1 PYTHONPATH=$PWD/src OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 
 "$python" benchmarks/gpu/photos.py "$out" "$pictures"
 echo "numbers: $out"
