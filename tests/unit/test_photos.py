@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from faithline.api import play
-from faithline.config import ImageFolderSettings, MetricSettings, TrainingSettings, parse
+from faithline.api import score
+from faithline.config import ImageFolderSettings, TrainingSettings, parse
 from faithline.dataset import Samples
 from faithline.errors import ArtifactError
-from faithline.judging import Judge
 from faithline.masking import Baseline, MaskedModel, patch_features
 from faithline.pictures import class_folders, fit_picture, read_picture
 from faithline.tasks import imagenet, photos_effnet
@@ -141,46 +140,49 @@ def test_pixels_are_those_of_timm_s_own_transform(shape: tuple[int, int]) -> Non
 
 
 class _Shades(nn.Module):
-    """Logits from the mean of each patch: 196 features at next to no cost."""
+    """Logits from the mean of each patch of a photograph: 196 features at next to no cost."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool, self.head = nn.AvgPool2d(2), nn.Linear(196, 5)
+        self.pool, self.head = nn.AvgPool2d(16), nn.Linear(3 * 196, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.pool(x).flatten(1))
 
 
+@pytest.fixture
+def photograph() -> tuple[MaskedModel, torch.Tensor]:
+    torch.manual_seed(0)
+    game = MaskedModel(_Shades(), patch_features(224, 16), Baseline.zero(), max_batch=64)
+    assert game.features.n == 196
+    return game, torch.rand(1, 3, 224, 224)
+
+
+@pytest.mark.parametrize(("steps", "limit"), [(48, 2400), (14, 900)])
+def test_scoring_fourteen_maps_of_a_photograph_takes_few_calls(
+    photograph: tuple[MaskedModel, torch.Tensor], steps: int, limit: int
+) -> None:
+    """By the public verb, from the first call on: class, masks, and the sweeps of all maps, with as many masks as the presets."""
+    game, x = photograph
+    masks = 100 if steps == 48 else 60
+    maps = {f"map_{k}": torch.randn(1, 196) for k in range(14)}
+    frame = score(game, x, maps, steps=steps, masks=masks)
+    assert len(frame) == 14 * 10
+    assert frame["value"].null_count() == 0
+    # The class; two sets of random masks and one of single removals, each with both ends; of each map both sweeps and the chunks.
+    chunks = min(steps, 196 - steps)
+    assert game.passes == 1 + 2 * (masks + 2) + (196 + 2) + 14 * (2 * (steps - 1) + chunks)
+    assert game.passes <= limit
+
+
 @pytest.mark.parametrize(("preset", "limit"), [("params/photos_gpu.yaml", 2400), ("params/photos.yaml", 900)])
-def test_scoring_fourteen_maps_of_a_photograph_is_affordable(preset: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_presets_of_photographs_score_fourteen_maps_within_the_limit(
+    photograph: tuple[MaskedModel, torch.Tensor], preset: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
+    game, x = photograph
     task = parse((ROOT / preset).read_text(), preset).tasks["photos_effnet"]
     assert (task.game.steps, task.game.insertion_baseline) == ({2400: 48, 900: 14}[limit], "same")
-    torch.manual_seed(0)
-    game = MaskedModel(_Shades(), patch_features(28, 2, channels=1), Baseline.zero(), max_batch=64)
-    assert game.features.n == 196
-    x = torch.rand(1, 1, 28, 28)
-    target = game.predict(x)[1]
-    masks = {
-        law: play(game, x, target, law, task.bank.evaluation, fixed_size_fraction=task.bank.fixed_size_fraction)
-        for law in ("bernoulli", "fixed_size", "singles")
-    }
-    judge = Judge(
-        game=game,
-        insertion=None,
-        x=x,
-        target=target,
-        sample_ids=torch.zeros(1, dtype=torch.int64),
-        bernoulli=masks["bernoulli"],
-        fixed_size=masks["fixed_size"],
-        singles=masks["singles"],
-        table=None,
-        steps=task.game.steps,
-        metrics=MetricSettings(convention="strict", mc_absolute=False, min_prob=0.001),
-        seed=0,
-    )
-    for _ in range(14):
-        maps = torch.randn(1, 196)
-        scores = judge.score(maps, judge.sweep(maps))
-        assert len(scores) == 10
+    maps = {f"map_{k}": torch.randn(1, 196) for k in range(14)}
+    score(game, x, maps, steps=task.game.steps, masks=task.bank.evaluation)
     assert 0 < game.passes <= limit
