@@ -69,7 +69,10 @@ define CLONE
 	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a $@ run shows what a commit makes" >&2; exit 1; }
 	test -d "$(CHECKOUT)/.git" || git clone -q . "$(CHECKOUT)"
 	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD
+	# What ran there before stays known: without its dvc.lock every finished job would be copied out of the cache again.
+	cp "$(CHECKOUT)/dvc.lock" "$(CHECKOUT).lock"
 	git -C "$(CHECKOUT)" reset -q --hard FETCH_HEAD
+	mv "$(CHECKOUT).lock" "$(CHECKOUT)/dvc.lock"
 	cp "$(SCALE)" "$(CHECKOUT)/params.yaml"
 	# Results of the committed run are in git: taken away, so that none of them passes for one of this scale.
 	rm -rf "$(CHECKOUT)"/reports/{evaluation,curate,metrics,train,plots,leaderboard.json,findings.json}
