@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -547,7 +548,7 @@ def test_snapshots_are_shown_beside_the_default_run_and_timings_only_from_their_
 # ------------------------------------------------------------------------------------------------------------ sensitivity
 
 
-def varied_runs() -> dict[str, object]:
+def varied_runs() -> dict[str, Any]:
     """A sensitivity study of two values and two ablations on two tasks, hostile words in every text; nothing was measured."""
 
     def row(factor: str, value: float | str, task: str, level: float) -> dict[str, object]:
@@ -573,6 +574,23 @@ def varied_runs() -> dict[str, object]:
         "ablations": [{"name": "full", "meaning": f"all {HOSTILE}"}, {"name": "local", "meaning": "LC only"}],
         "rows": rows,
     }
+
+
+@pytest.mark.parametrize(
+    ("unfiltered", "duplicated", "expected"), [(0.2, 0.5, "confirmed"), (0.5, 0.2, "refuted"), (0.45, 0.4, "untestable")]
+)
+def test_the_filter_claim_reads_the_sensitivity_study(copy: Path, unfiltered: float, duplicated: float, expected: str) -> None:
+    assert verdict(copy, "p-quantile filter hurts") == "untestable"
+    study = varied_runs()
+    first = {**study["rows"][0], "factor": "ablation"}
+    for name, level in (("full", 0.6), ("dedup", unfiltered), ("filter", duplicated)):
+        ends = {"mean": level, "low": level - 0.1, "high": level + 0.1}
+        study["rows"].append({**first, "value": name, "metrics": {**first["metrics"], "inf": ends}})
+    study["rows"] = [row for row in study["rows"] if row["task"] == "toy_table"]
+    path = copy / "reports/sensitivity/results.json"
+    path.parent.mkdir(parents=True)
+    write_json(path, study)
+    assert verdict(copy, "p-quantile filter hurts") == expected
 
 
 def test_a_sensitivity_study_is_drawn_and_one_that_is_not_there_is_offered(
