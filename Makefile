@@ -64,18 +64,18 @@ preset: $(STAMP)
 	mv .scratch/params.next.yaml params.yaml
 	@echo "params.yaml is now $(NAME); the old one lies in .scratch/params.before.yaml"
 
-# A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache.
+RESULTS = $(addprefix reports/,evaluation curate metrics train plots leaderboard.json findings.json)
+# A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache. Results
+# of the committed run are in git: taken away, so that none of them passes for one of this scale. What ran in the clone before
+# stays, with its dvc.lock: results that are not in the cache would have to be made again.
 define CLONE
 	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a $@ run shows what a commit makes" >&2; exit 1; }
-	test -d "$(CHECKOUT)/.git" || git clone -q . "$(CHECKOUT)"
+	test -d "$(CHECKOUT)/.git" || { git clone -q . "$(CHECKOUT)"; cd "$(CHECKOUT)"; rm -rf $(RESULTS); }
 	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD
-	# What ran there before stays known: without its dvc.lock every finished job would be copied out of the cache again.
-	cp "$(CHECKOUT)/dvc.lock" "$(CHECKOUT).lock"
+	cd "$(CHECKOUT)"; rm -rf ../kept.tar; tar -cf ../kept.tar dvc.lock $$(ls -d $(RESULTS) 2>/dev/null || true)
 	git -C "$(CHECKOUT)" reset -q --hard FETCH_HEAD
-	mv "$(CHECKOUT).lock" "$(CHECKOUT)/dvc.lock"
+	cd "$(CHECKOUT)"; rm -rf $(RESULTS); tar -xf ../kept.tar; rm ../kept.tar
 	cp "$(SCALE)" "$(CHECKOUT)/params.yaml"
-	# Results of the committed run are in git: taken away, so that none of them passes for one of this scale.
-	rm -rf "$(CHECKOUT)"/reports/{evaluation,curate,metrics,train,plots,leaderboard.json,findings.json}
 	cd "$(CHECKOUT)" && dvc cache dir --local "$(CURDIR)/.dvc/cache"
 endef
 
