@@ -72,10 +72,12 @@ def test_leaderboard_has_the_promised_schema(pipeline: Checkout) -> None:
         assert all(number(value) for value in row["target"].values())
         assert row["n_test"] == 40
         controls = {"random", "mean_map"} | ({"edge", "centre"} if task == "digits_cnn" else set())
-        assert controls | {"deepfaith", "integrated_gradients", "oracle_prior"} <= set(row["candidates"])
+        assert controls | {"deepfaith", "deepfaith_refined", "integrated_gradients", "oracle_prior"} <= set(row["candidates"])
         for name, candidate in row["candidates"].items():
-            assert set(candidate) == {"role", "mean_rank", "family_rank", "metrics", "passes"}, name
-            assert candidate["role"] in {"supervision", "baseline", "explainer", "control", "reference"}
+            columns = {"role", "mean_rank", "family_rank", "metrics", "passes", "training_passes", "changes", "versus"}
+            assert set(candidate) == columns, name
+            assert (candidate["changes"] is not None) == (candidate["role"] == "explainer"), name
+            assert candidate["role"] in {"supervision", "baseline", "explainer", "refined", "control", "reference"}
             assert number(candidate["mean_rank"], nullable=candidate["role"] == "reference"), name
             assert number(candidate["family_rank"], nullable=candidate["role"] == "reference"), name
             assert number(candidate["passes"], nullable=name == "oracle_prior"), name
@@ -86,7 +88,7 @@ def test_leaderboard_has_the_promised_schema(pipeline: Checkout) -> None:
                 ends = [value[end] for end in ("low", "mean", "high")]
                 assert all(number(end, nullable=value["n"] == 0) for end in ends), (name, metric)
                 assert value["n"] == 0 or ends == sorted(ends), (name, metric)
-        assert set(row["runner_up"]) == {"candidate", "mean_rank_difference"}
+        assert set(row["runner_up"]) == {"candidate", "mean_rank_difference", "without_fe_mc"}
         assert row["runner_up"]["candidate"] in row["candidates"]
         assert set(row["runner_up"]["mean_rank_difference"]) == {"mean", "low", "high"}
     text = (pipeline.folder / "reports/leaderboard.json").read_text()
