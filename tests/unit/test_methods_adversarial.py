@@ -458,6 +458,17 @@ def test_a_value_of_zero_has_no_room_in_its_neighbourhood(query: Query) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- what they share
 
+
+def test_the_gradient_of_a_probability_is_exact_also_where_it_rounds_to_one(query: Query) -> None:
+    view = query.game.gradient_view(query.x, "logit")
+    _, (gradient,) = walks.look(view, query.x, "prob", query.target)
+    expected = torch.stack([slope(query, i, x, int(query.target[i])) for i, x in enumerate(query.x)])
+    torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=1e-4)
+    sure = linear([[0.0, 0.0], [30.0, -40.0]], [[1.0, -1.0]])
+    _, (gradient,) = walks.look(sure.game.gradient_view(sure.x, "logit"), sure.x, "prob", sure.target)
+    torch.testing.assert_close(gradient, math.exp(-70) * torch.tensor([[30.0, -40.0]]), atol=0, rtol=1e-4)
+
+
 ATTACKS = {
     "boundary": (boundary_integrated_gradients, BIG),
     "agi": (adversarial_gradient_integration, AGI),
