@@ -295,6 +295,96 @@ class IntegratedGradientsSettings(GradientSettings):
     steps: Count
 
 
+class GuidedIntegratedGradientsSettings(IntegratedGradientsSettings):
+    """A path on which the `fraction` of features with the smallest gradient goes first, within a band of `max_dist`."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)]
+    max_dist: UnitInterval
+
+
+class WalkSettings(GradientSettings):
+    """A method that walks away from the input; `clip` is the range of valid inputs in their own units, or null."""
+
+    clip: tuple[float, float] | None
+
+    @model_validator(mode="after")
+    def _clip_is_a_range(self) -> "WalkSettings":
+        if self.clip is not None and self.clip[0] >= self.clip[1]:
+            raise ValueError(f"clip = {list(self.clip)}: must be [lowest, highest]")
+        return self
+
+
+class BoundaryIntegratedGradientsSettings(WalkSettings):
+    """Integrated gradients, `steps` points of the path, from the nearest adversarial point of attacks within L2 `radii`.
+
+    Each attack takes `attack_steps` steps of the share `step` of its radius.
+    """
+
+    radii: Annotated[list[Positive], Field(min_length=1)]
+    attack_steps: Count
+    step: Positive
+    steps: Count
+
+    @model_validator(mode="after")
+    def _attacks_reach_their_radius(self) -> "BoundaryIntegratedGradientsSettings":
+        if self.attack_steps * self.step < 1:
+            raise ValueError(f"attack_steps = {self.attack_steps} steps of step = {self.step} never reach the radius")
+        return self
+
+
+class AdversarialGradientIntegrationSettings(WalkSettings):
+    """At most `steps` displacements of `eps` towards each of `classes` other classes."""
+
+    eps: Positive
+    steps: Count
+    classes: Count
+
+
+class MfabaSettings(WalkSettings):
+    """At most `steps` steps of length `alpha` away from the class, along signs (`smooth`) or the normed gradient (`sharp`)."""
+
+    alpha: Positive
+    steps: Count
+    path: Literal["smooth", "sharp"]
+
+
+class AttExploreSettings(WalkSettings):
+    """`steps` steps over `eps` altogether, along the gradients of `samples` copies perturbed in frequency by up to `rho`."""
+
+    eps: Positive
+    steps: Count
+    samples: Count
+    rho: UnitInterval
+    noise: NonNegative
+    resize: Annotated[float, Field(ge=1)]
+    smoothing: Annotated[int, Field(ge=1)]
+    momentum: NonNegative
+
+    @model_validator(mode="after")
+    def _smoothing_has_a_middle(self) -> "AttExploreSettings":
+        if self.smoothing % 2 == 0:
+            raise ValueError(f"smoothing = {self.smoothing}: must be odd")
+        return self
+
+
+class IsaSettings(WalkSettings):
+    """Values leave `block` by block after two walks of `steps` noisy steps of `alpha`; blocks grow by `factor`."""
+
+    block: Count
+    steps: Count
+    alpha: Positive
+    factor: Annotated[float, Field(gt=1)]
+    noise: NonNegative
+
+
+class LocalAttributionSettings(WalkSettings):
+    """`steps` displacements of |x| / `spatial_range` towards each of `classes` other classes, and away from the class."""
+
+    spatial_range: Positive
+    steps: Count
+    classes: Count
+
+
 class ExpectedGradientsSettings(GradientSettings):
     """Expected gradients (GradientShap): `samples` random background rows and path points a sample."""
 
@@ -376,7 +466,15 @@ class Methods(Section):
     guided_backprop: GradientSettings | None = None
     deconvolution: GradientSettings | None = None
     integrated_gradients: IntegratedGradientsSettings | None = None
+    guided_integrated_gradients: GuidedIntegratedGradientsSettings | None = None
+    boundary_integrated_gradients: BoundaryIntegratedGradientsSettings | None = None
+    fast_integrated_gradients: GradientSettings | None = None
     expected_gradients: ExpectedGradientsSettings | None = None
+    adversarial_gradient_integration: AdversarialGradientIntegrationSettings | None = None
+    mfaba: MfabaSettings | None = None
+    attexplore: AttExploreSettings | None = None
+    isa: IsaSettings | None = None
+    local_attribution: LocalAttributionSettings | None = None
     deeplift: GradientSettings | None = None
     deeplift_shap: DeepLiftShapSettings | None = None
     lrp: LrpSettings | None = None

@@ -13,16 +13,23 @@ from faithline.attributions.query import DoesNotFit, Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import LAWS, Masks, all_keep_sets
 from faithline.config import (
+    AdversarialGradientIntegrationSettings,
+    AttExploreSettings,
     BanzhafSettings,
+    BoundaryIntegratedGradientsSettings,
     DeepLiftShapSettings,
     ExpectedGradientsSettings,
     GradientSettings,
+    GuidedIntegratedGradientsSettings,
     IntegratedGradientsSettings,
+    IsaSettings,
     KernelShapSettings,
     LimeSettings,
+    LocalAttributionSettings,
     LrpSettings,
     Methods,
     MethodSettings,
+    MfabaSettings,
     OcclusionSettings,
     RiseSettings,
     SaliencySettings,
@@ -39,15 +46,21 @@ PAIRS = [(name, kind) for name in METHODS for kind in load_method(name).MODALITI
 MASKS_A_SAMPLE = 40
 ATTENTION = ("attention_rollout", "generic_attention")
 """These explain Transformers; the other models here have no attention."""
-UNSIGNED = (*ATTENTION, "grad_cam_plus_plus")
+UNSIGNED = (*ATTENTION, "grad_cam_plus_plus", "mfaba", "isa")
 """Maps that are never negative where activations are rectified: what speaks against the class is not looked at."""
+LOSING = ("boundary_integrated_gradients", "adversarial_gradient_integration", "mfaba")
+"""These walk until the class is lost, and say nothing of a class that the model does not choose."""
+DOWNHILL = ("boundary_integrated_gradients", "adversarial_gradient_integration", "attexplore", "local_attribution")
+"""Their steps lower the class, so that hardly a term speaks against it: their maps need not have a negative entry."""
+HANGING = ("attexplore", "isa", "local_attribution")
+"""These say how much a class hangs on a feature: of two classes, the same of both."""
 NEED_RELU = ("guided_backprop", "deconvolution")
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def settings_of(name: str, output: str = "prob") -> MethodSettings:
+def settings_of(name: str, output: str = "prob", kind: str = "table") -> MethodSettings:
     """Small settings of each method; a new method must be added here."""
     made: dict[str, MethodSettings] = {
         "saliency": SaliencySettings(role="supervision", output=output, absolute=False),
@@ -56,7 +69,44 @@ def settings_of(name: str, output: str = "prob") -> MethodSettings:
         "guided_backprop": GradientSettings(role="supervision", output=output),
         "deconvolution": GradientSettings(role="supervision", output=output),
         "integrated_gradients": IntegratedGradientsSettings(role="supervision", output=output, steps=12),
+        "guided_integrated_gradients": GuidedIntegratedGradientsSettings(
+            role="supervision", output=output, steps=7, fraction=0.25, max_dist=0.1
+        ),
+        "boundary_integrated_gradients": BoundaryIntegratedGradientsSettings(
+            role="supervision", output=output, radii=[3.0, 0.5], attack_steps=4, step=0.5, steps=6, clip=None
+        ),
+        "fast_integrated_gradients": GradientSettings(role="supervision", output=output),
         "expected_gradients": ExpectedGradientsSettings(role="supervision", output=output, samples=6),
+        "adversarial_gradient_integration": AdversarialGradientIntegrationSettings(
+            role="supervision", output=output, eps=0.2, steps=3, classes=2, clip=None
+        ),
+        "mfaba": MfabaSettings(role="supervision", output=output, alpha=0.05, steps=4, path="smooth", clip=None),
+        "attexplore": AttExploreSettings(
+            role="supervision",
+            output=output,
+            eps=0.2,
+            steps=2,
+            samples=3,
+            rho=0.5,
+            noise=0.06,
+            resize=1.2,
+            smoothing=3,
+            momentum=1.0,
+            clip=None,
+        ),
+        "isa": IsaSettings(
+            role="supervision",
+            output=output,
+            block=80 if kind == "image" else 4,
+            steps=2,
+            alpha=0.01,
+            factor=1.3,
+            noise=0.05,
+            clip=None,
+        ),
+        "local_attribution": LocalAttributionSettings(
+            role="supervision", output=output, spatial_range=5.0, steps=2, classes=1, clip=None
+        ),
         "deeplift": GradientSettings(role="supervision", output=output),
         "deeplift_shap": DeepLiftShapSettings(role="supervision", output=output, rows=3),
         "lrp": LrpSettings(role="supervision", epsilon=1e-6, gamma=0.25),
@@ -179,7 +229,9 @@ def explain(name: str, case: Case, rows: Tensor | None = None, output: str = "pr
     rows = torch.arange(len(case.x)) if rows is None else rows
     x, target, seeds = case.x[rows], case.target[rows], case.seeds[rows]
     masks = masks_for(name, case.game, x, target, seeds)
-    return attribute_by_name(name, Query(case.game, x, target, masks, case.background, seeds), settings_of(name, output))
+    return attribute_by_name(
+        name, Query(case.game, x, target, masks, case.background, seeds), settings_of(name, output, case.game.features.kind)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ axioms
@@ -216,7 +268,7 @@ def test_maps_are_finite_signed_float32_and_leave_everything_as_it_was(name: str
     assert not maps.is_inference()
     assert torch.isfinite(maps).all()
     assert (maps.flatten(1).abs().sum(1) > 0).all()
-    assert (maps < 0).any() != (name in UNSIGNED)
+    assert name in DOWNHILL or (maps < 0).any() != (name in UNSIGNED)
     assert (maps > 0).any()
     assert torch.equal(case.x, before[0])
     assert all(torch.equal(p, q) and p.grad is None for p, q in zip(case.game.model.parameters(), before[1], strict=True))
@@ -261,7 +313,9 @@ def test_every_forward_pass_is_counted(name: str, kind: str) -> None:
     case = make_case(kind, name)
     masks = masks_for(name, case.game, case.x, case.target, case.seeds)
     before = case.game.passes
-    attribute_by_name(name, Query(case.game, case.x, case.target, masks, case.background, case.seeds), settings_of(name))
+    attribute_by_name(
+        name, Query(case.game, case.x, case.target, masks, case.background, case.seeds), settings_of(name, kind=kind)
+    )
     windows = {"table": 5 * 6, "image": 2 * 6, "text": 6 + 1 + 3 + 1 + 5 + 2}[kind]
     inner = {"table": 5 * 6, "image": 5 * 6, "text": 6 + 0 + 3 + 1 + 5 + 2}[kind]  # places between first and last
     expected = {
@@ -271,7 +325,15 @@ def test_every_forward_pass_is_counted(name: str, kind: str) -> None:
         "guided_backprop": 6,
         "deconvolution": 6,
         "integrated_gradients": 6 * 12,
+        "guided_integrated_gradients": 6 * 7,
+        "boundary_integrated_gradients": 6 * (2 * (4 + 1) + 6),
+        "fast_integrated_gradients": 6,
         "expected_gradients": 6 * 6,
+        "adversarial_gradient_integration": 6 * 2 * 3 + 1,
+        "mfaba": 6 * 4,
+        "attexplore": 6 * 2 * 3,
+        "isa": 6 * 2 * 2 * {"table": 2, "text": 9, "image": 3}[kind],  # of 6, 35 and 192 values
+        "local_attribution": 6 * (1 + 1) * 2 + 1,
         "deeplift": 6 * 2,
         "deeplift_shap": 6 * 2 * 3,
         "lrp": 6 * 2,
@@ -349,6 +411,12 @@ def test_a_linear_model_gets_its_own_weights_back(name: str) -> None:
         "saliency": lambda: weight,
         "smooth_grad": lambda: weight,
         "input_x_gradient": lambda: weight * case.x,
+        "fast_integrated_gradients": lambda: weight * case.x,
+        "boundary_integrated_gradients": lambda: weight * (case.x - boundary_of(case)),
+        "adversarial_gradient_integration": lambda: attacked(case, weight),
+        "mfaba": lambda: 0.05 * weight.abs() * steps_to_loss(case, weight)[:, None],
+        "isa": lambda: two_blocks(weight),
+        "local_attribution": lambda: nearby(case, weight),
         "lrp": lambda: weight * case.x,
         "deeplift_shap": lambda: weight * (case.x - case.background[:3].mean(0)),
         "occlusion": lambda: window_means(effect),
@@ -375,6 +443,62 @@ def window_means(effect: Tensor) -> Tensor:
     pairs = effect[:, :-1] + effect[:, 1:]
     inner = (pairs[:, :-1] + pairs[:, 1:]) / 2
     return torch.cat([pairs[:, :1], inner, pairs[:, -1:]], dim=1)
+
+
+def boundary_of(case: Case) -> Tensor:
+    """The nearest point of another class on the attacks that `settings_of` asks for, one sample at a time."""
+    model, points = case.game.model, []
+    for x, target in zip(case.x, case.target.tolist(), strict=True):
+        crossed, last = [], x
+        for radius in (0.5, 3.0):
+            point = x
+            for _ in range(4):
+                point = point.detach().requires_grad_()
+                loss = nn.functional.cross_entropy(model(point[None]).double(), torch.tensor([target]))
+                (up,) = torch.autograd.grad(loss, point)
+                shift = point.detach() + 0.5 * radius * up / up.norm() - x
+                point = x + shift * min(1.0, radius / float(shift.norm()))
+                if int(model(point[None]).argmax()) != target:
+                    crossed.append(point)
+            last = point
+        points.append(min(crossed, key=lambda p: float((p - x).norm())) if crossed else last)
+    return torch.stack(points).detach()
+
+
+def attacked(case: Case, weight: Tensor) -> Tensor:
+    """AGI of linear logits: the point after the first step is the last, and counts three times, or once where it has arrived."""
+    rows = case.game.model[0].weight.detach()
+    total = torch.zeros_like(weight)
+    for rival in range(3):
+        shift = 0.2 * rows[rival].sign()
+        arrived = case.game.model(case.x + shift).argmax(1) == rival
+        times = torch.where(arrived, 1, 3) * (case.target != rival)
+        total -= weight * shift * times[:, None]
+    return total.detach()
+
+
+def steps_to_loss(case: Case, weight: Tensor) -> Tensor:
+    """How many of four steps of 0.05 against the signs of the weights begin where the class is still the first."""
+    points = torch.stack([case.x - 0.05 * t * weight.sign() for t in range(4)])
+    kept = case.game.model(points).argmax(2) == case.target
+    return kept.int().cumprod(0).sum(0)
+
+
+def two_blocks(weight: Tensor) -> Tensor:
+    """ISA of linear logits: by |weight| the lowest four of six columns leave first, then the other two; no weight, no value."""
+    size = weight.abs()
+    order = size.sort(dim=1).values
+    first = 1 + 0.15 * (size - order[:, :1]) / (order[:, 3:4] - order[:, :1])
+    second = 1.3 * (1 + 0.15 * (size - order[:, 4:5]) / (order[:, 5:] - order[:, 4:5]))
+    return torch.where(size == 0, 0.0, torch.where(size <= order[:, 3:4], first, second))
+
+
+def nearby(case: Case, weight: Tensor) -> Tensor:
+    """Local attribution of linear logits: two steps to one other class, which the seed draws, and two steps away."""
+    rows, reach = case.game.model[0].weight.detach(), case.x.abs() / 5
+    drawn = [int(torch.randperm(2, generator=torch.Generator().manual_seed(seed))[0]) for seed in case.seeds.tolist()]
+    rival = [[k for k in range(3) if k != target][i] for target, i in zip(case.target.tolist(), drawn, strict=True)]
+    return 2 * reach * weight * (weight.sign() - rows[rival].sign())
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kind in PAIRS if name not in ATTENTION])
@@ -418,7 +542,9 @@ def test_higher_means_more_support(name: str, kind: str) -> None:
     for target, sign in ((1, 1), (0, -1)):
         case = Case(game, x, torch.tensor([target]), background, torch.tensor([11]))
         scores = features.to_features(explain(name, case))
-        if sign < 0 and name in (*NEED_RELU, *UNSIGNED):
+        if name in HANGING:
+            assert (scores[real] > 0).all(), (target, scores)
+        elif sign < 0 and name in (*NEED_RELU, *UNSIGNED, *LOSING):
             assert (scores == 0).all(), scores
         else:
             assert (sign * scores[real] > 0).all(), (target, scores)
