@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from faithline.checkpoints import misfits, read_checkpoint
 from faithline.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from diffusers import UNet2DModel
 
 RESNET = {
     "in_layers.0": "norm1",
@@ -56,11 +53,11 @@ ADM_256 = AdmLayout(256, (256, 256, 512, 512, 1024, 1024), (False, False, False,
 """`256x256_diffusion_uncond.pt`."""
 
 
-def adm_network(layout: AdmLayout) -> "UNet2DModel":
-    """A network of a layout with fresh weights: images (B, 3, size, size) in [-1, 1] -> epsilon and variance, 6 channels."""
+def adm_network(layout: AdmLayout) -> nn.Module:
+    """A `UNet2DModel` with fresh weights: images (B, 3, size, size) in [-1, 1] -> epsilon and variance, 6 channels."""
     from diffusers import UNet2DModel
 
-    return UNet2DModel(
+    network = UNet2DModel(
         sample_size=layout.image_size,
         in_channels=3,
         out_channels=6,
@@ -75,6 +72,7 @@ def adm_network(layout: AdmLayout) -> "UNet2DModel":
         downsample_type="resnet",
         upsample_type="resnet",
     )
+    return cast(nn.Module, network)  # type checkers see diffusers' placeholder for an absent torch
 
 
 def convert_adm(weights: dict[str, Tensor], layout: AdmLayout) -> dict[str, Tensor]:
@@ -109,8 +107,8 @@ def convert_adm(weights: dict[str, Tensor], layout: AdmLayout) -> dict[str, Tens
     return converted
 
 
-def load_adm(path: str | Path, sha256: str, layout: AdmLayout) -> "UNet2DModel":
-    """A network with the weights of a guided-diffusion checkpoint.
+def load_adm(path: str | Path, sha256: str, layout: AdmLayout) -> nn.Module:
+    """A `UNet2DModel` with the weights of a guided-diffusion checkpoint.
 
     Raises:
         ArtifactError: If the file is refused (see `checkpoints.read_checkpoint`) or does not fit the layout.
