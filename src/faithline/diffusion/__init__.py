@@ -1,0 +1,1 @@
+"""Removing features in distribution: a diffusion model regenerates what a mask takes away."""
