@@ -599,9 +599,9 @@ class CxplainSettings(ExplainerTraining):
 
 
 class VertSettings(ExplainerTraining):
-    """VerT: the smallest mask under which a fine-tuned copy of the target, its distraction-proof stand-in, answers as before.
+    """VerT: the smallest mask under which a fine-tuned copy of the target answers as the target does.
 
-    The copy is what is explained; its scores are judged on the target all the same.
+    The copy is what is explained; its masks are judged on the target all the same.
     """
 
     module: Literal["vert"]

@@ -258,7 +258,7 @@ def _numbers(read_text: Callable[[str], str], task: str) -> dict[str, Any]:
     ends = {"mean": "mean_rank", "low": "mean_rank_low", "high": "mean_rank_high"}
     return {
         "n_test": evaluation["n_test"],
-        "candidates": sum(found["role"] != "reference" for found in evaluation["candidates"].values()),
+        "candidates": sum(found["role"] not in ("refined", "reference") for found in evaluation["candidates"].values()),
         "mean_rank": {end: row[key] for end, key in ends.items()},
         "metrics": {name: {end: row["metrics"][name][end] for end in ends} for name in METRICS},
         "taught": sum(found["taught"] for found in counts) / sum(found["maps"] for found in counts),

@@ -857,6 +857,13 @@ def test_the_gap_to_a_large_fit_is_confirmed_within_and_refuted_beyond_its_bound
     assert verdict(copy, "within .03 in INF") == "confirmed"  # far ahead in INS is no gap
     put("del", 0.02)
     assert verdict(copy, "within .03 in INF") == "refuted"
+    put("del", 0.005)
+    path = copy / "data/evaluation/toy_text/scores.parquet"
+    own = (pl.col("candidate") == "deepfaith") & (pl.col("metric") == "inf")
+    noise = pl.when(pl.col("sample_id") % 2 == 0).then(0.5).otherwise(-0.5)
+    moved = pl.when(own).then(pl.col("value") + noise).otherwise("value").cast(pl.Float32)
+    write_table(path, pl.read_parquet(path).with_columns(value=moved))
+    assert verdict(copy, "within .03 in INF") == "untestable"  # the mean is within, its interval is not
     put("del", -0.02)
     put("inf", -0.04)
     assert verdict(copy, "within .03 in INF") == "refuted"

@@ -1,7 +1,8 @@
 """What the numbers say about the published claims: a verdict each, with evidence that is generated from the results.
 
-A claim is `confirmed` or `refuted` only where paired differences hold after Holm's correction over all candidates (or an identity
-is checked sample by sample); otherwise it is `untestable` on this run, and the evidence says why.
+A claim is `confirmed` or `refuted` only where paired differences hold after Holm's correction over all candidates, where an
+identity is checked sample by sample, or where the evidence says that an interval alone decides; otherwise it is `untestable` on
+this run, and the evidence says why.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from faithline.reporting.leaderboard import (
     listing,
     number,
     of_role,
+    range_text,
     shows,
 )
 from faithline.reporting.results import Inputs, Interval, TaskResults
@@ -286,7 +288,7 @@ def _without_fe_mc(inputs: Inputs) -> Finding:
         "The explainer ranks ahead of every prior method also without FE and MC, which single removals decide",
         "faithline, family-weighted reading of the ten metrics",
         _overall(verdicts),
-        "Mean ranks over the other metrics, against the best prior there: " + "; ".join(evidence) + "."
+        "Mean ranks over the other metrics, against the best prior (the interval alone decides): " + "; ".join(evidence) + "."
         if evidence
         else "No explainer was trained.",
     )
@@ -309,18 +311,25 @@ def _gap(inputs: Inputs) -> Finding:
             if metric not in rows[name].metrics:
                 continue
             behind = paired(inputs, results, name, "banzhaf", metric)
-            if behind.mean is None:
-                continue
-            lost = -behind.mean if higher_is_better(metric) else behind.mean
-            verdicts.append("confirmed" if lost <= GAP[metric] else "refuted")
+            verdicts.append(_within(behind, GAP[metric], higher=higher_is_better(metric)))
             parts.append(f"{metric.upper()} {interval_text(behind, 3)}")
         evidence.append(f"{task} ({number(rows['banzhaf'].passes, 0)} masks): {', '.join(parts)}")
     return Finding(
         "One pass is within .03 in INF and within .01 in DEL and INS of a Banzhaf fit to the reference masks of each sample",
         "faithline, acceptance figure; the fit estimates the maximiser of Eq. (1)",
         _overall(verdicts),
-        "Paired differences, explainer minus fit: " + "; ".join(evidence) + "." if evidence else "The fit was not run.",
+        "Paired differences, explainer minus fit (the interval alone decides): " + "; ".join(evidence) + "."
+        if evidence
+        else "The fit was not run.",
     )
+
+
+def _within(difference: Interval, bound: float, *, higher: bool) -> Verdict:
+    """Whether a loss is at most a bound: confirmed or refuted only where the whole interval is on one side of it."""
+    if difference.low is None or difference.high is None:
+        return "untestable"
+    least, most = (-difference.high, -difference.low) if higher else (difference.low, difference.high)
+    return "confirmed" if most <= bound else "refuted" if least > bound else "untestable"
 
 
 def _refined(inputs: Inputs) -> Finding:
@@ -342,7 +351,9 @@ def _refined(inputs: Inputs) -> Finding:
         "Refitting the explainer's map on a few removals of the sample's own makes it more faithful",
         "faithline, test-time refinement",
         _overall(verdicts),
-        "Paired differences, refined minus explainer: " + "; ".join(evidence) + "." if evidence else "No map was refined.",
+        "Paired differences, refined minus explainer (the interval alone decides): " + "; ".join(evidence) + "."
+        if evidence
+        else "No map was refined.",
     )
 
 
@@ -553,24 +564,20 @@ def _filter(inputs: Inputs) -> Finding:
     evidence = []
     for task in dict.fromkeys(row.task for row in study.rows):
         found = {row.value: row.metrics["inf"] for row in study.rows if row.factor == "ablation" and row.task == task}
-        parts = {"both": found.get("full"), "no filter": found.get("dedup"), "no de-duplication": found.get("filter")}
-        shown = [(name, part) for name, part in parts.items() if part is not None]
-        if len(shown) < len(parts):
+        if not {"full", "dedup", "filter"} <= set(found):
             continue
-        # Below 0: without the filter INF is lower than without de-duplication.
-        difference = compare(_apart(shown[1][1], shown[2][1]), higher=True)
-        verdicts.append(_VERDICTS[_OPPOSITE[difference]])
-        evidence.append(f"{task}: " + ", ".join(f"{name} {number(part.mean)}" for name, part in shown))
+        unfiltered, duplicated = found["dedup"], found["filter"]
+        below, above = _below(unfiltered, duplicated), _below(duplicated, unfiltered)
+        verdicts.append("confirmed" if below else "refuted" if above else "untestable")
+        shown = (("both", found["full"]), ("no filter", unfiltered), ("no de-duplication", duplicated))
+        evidence.append(f"{task}: " + ", ".join(f"{name} {number(part.mean)} ({range_text(part)})" for name, part in shown))
     text = "INF in the sensitivity study (small models, intervals that overlap decide nothing): " + "; ".join(evidence) + "."
     return Finding(claim, source, _overall(verdicts), text)
 
 
-def _apart(first: Interval, second: Interval) -> Interval:
-    """First minus second at the ends of both intervals, which is wider than the interval of the difference."""
-    if None in (first.mean, first.low, first.high, second.mean, second.low, second.high):
-        return Interval(mean=None, low=None, high=None)
-    ends = [float(value or 0) for value in (first.low, second.high, first.high, second.low, first.mean, second.mean)]
-    return Interval(low=ends[0] - ends[1], high=ends[2] - ends[3], mean=ends[4] - ends[5])
+def _below(first: Interval, second: Interval) -> bool:
+    """Whether one interval lies wholly below another."""
+    return first.high is not None and second.low is not None and first.high < second.low
 
 
 def paired(inputs: Inputs, results: TaskResults, first: str, second: str, metric: str) -> Interval:
