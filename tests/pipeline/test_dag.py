@@ -81,6 +81,7 @@ def test_leaderboard_has_the_promised_schema(pipeline: Checkout) -> None:
             assert number(candidate["mean_rank"], nullable=candidate["role"] == "reference"), name
             assert number(candidate["family_rank"], nullable=candidate["role"] == "reference"), name
             assert number(candidate["passes"], nullable=name == "oracle_prior"), name
+            assert candidate["role"] != "refined" or candidate["passes"] == 1 + 16, "the explainer's pass and its masks"
             assert set(candidate["metrics"]) == METRICS
             for metric, value in candidate["metrics"].items():
                 assert set(value) == {"mean", "low", "high", "n", "null"}, (name, metric)

@@ -217,10 +217,10 @@ def test_the_best_epoch_is_kept(module: str, additive: Additive, tmp_path: Path)
         assert {key for key in ("loss", "validation_loss", "local", "pattern", "alpha") if row[key] is not None} == own
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_killed_run_resumes_to_the_same_bytes(module: str, additive: Additive, tmp_path: Path) -> None:
-    """Dropout, mask draws, alpha, optimiser, best weights, predictor, surrogate: everything comes back."""
-    settings = _settings(module, epochs=12, dropout=0.2)
+@pytest.mark.parametrize(("module", "own"), [*((module, {}) for module in MODULES), ("deepfaith", {"ema": 0.9})])
+def test_a_killed_run_resumes_to_the_same_bytes(module: str, own: dict[str, Any], additive: Additive, tmp_path: Path) -> None:
+    """Dropout, mask draws, alpha, optimiser, best weights, running mean, predictor, surrogate: everything comes back."""
+    settings = _settings(module, epochs=12, dropout=0.2, **own)
     pairs = additive.pairs(100)
 
     def bytes_of(trained: TrainedExplainer, name: str) -> str:
@@ -247,6 +247,29 @@ def test_a_killed_run_resumes_to_the_same_bytes(module: str, additive: Additive,
     assert resumed.info == whole.info
     assert bytes_of(resumed, "r") == bytes_of(whole, "w")
     assert sorted(p.name for p in scratch.glob("epoch-*")) == ["epoch-00005", "epoch-00010"]
+
+
+def test_a_running_mean_of_the_weights_is_what_is_kept(
+    additive: Additive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one step an epoch, the weights of epoch e are d times those before it plus (1 - d) times the trained ones."""
+    trained: list[dict[str, torch.Tensor]] = []
+    real = train.AveragedModel.update_parameters
+
+    def record(average: Any, model: Any) -> None:
+        trained.append({name: value.detach().clone() for name, value in model.named_parameters()})
+        real(average, model)
+
+    monkeypatch.setattr(train.AveragedModel, "update_parameters", record)
+    settings = _settings(epochs=4, batch=256, ema=0.7, objective="local")
+    found = additive.train(tmp_path, settings, additive.pairs(0))
+    mean = trained[0]
+    for weights in trained[1 : found.info["best_epoch"]]:
+        mean = {name: 0.7 * mean[name] + 0.3 * weights[name] for name in mean}
+    assert len(trained) == 4
+    for name, value in found.network.named_parameters():
+        torch.testing.assert_close(value, mean[name])
+    assert any(not torch.equal(mean[name], trained[-1][name]) for name in mean)
 
 
 def test_another_seed_is_another_run(additive: Additive, tmp_path: Path) -> None:

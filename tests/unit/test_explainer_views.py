@@ -235,6 +235,21 @@ def test_the_head_bounds_scores(name: str) -> None:
         assert scores.min() < 0 < scores.max()
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_min_max_scores_reach_from_0_to_1_on_every_input_and_keep_its_order(name: str) -> None:
+    network, game, x, layers = _case(name)
+    seen = view(game, x, layers)
+    signed = Network(replace(network.shape, head="signed")).eval()
+    scaled = Network(replace(network.shape, head="minmax")).eval()
+    for other in (signed, scaled):
+        other.load_state_dict(network.state_dict())
+    for before, after, valid in zip(signed(*seen), scaled(*seen), seen.valid, strict=True):
+        assert (after[valid].min(), after[valid].max()) == (0, 1)
+        assert (after[~valid] == 0).all()
+        spread = before[valid].max() - before[valid].min()
+        torch.testing.assert_close(after[valid] * spread, before[valid] - before[valid].min())
+
+
 @pytest.mark.parametrize("name", ["raw text", "text"])
 def test_padding_gets_nothing_and_changes_nothing(name: str) -> None:
     """Spec check 20: scores at padding are exactly 0, and those of the tokens do not depend on what lies there."""

@@ -67,7 +67,7 @@ class Verification:
 
         Source:
             Bhalla et al., Discriminative Feature Attributions: Bridging Post Hoc Explainability and Inherent Interpretability,
-            NeurIPS 2023, Eq. (4), without the rounding between turns.
+            NeurIPS 2023 (VerT in its first version), without the rounding between turns.
         """
         whole, masked = self.tuned(self.x[batch.rows], scores)
         size = scores.sum(1) / batch.view.valid.sum(1).clamp(min=1)

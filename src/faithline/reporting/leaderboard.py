@@ -14,6 +14,7 @@ from faithline.reporting.results import (
     RankDifference,
     Role,
     TaskResults,
+    TrainingPasses,
 )
 
 Comparison = Literal["better", "worse", "undecided"]
@@ -295,12 +296,12 @@ class Variant:
 
     Attributes:
         name: Of the explainer.
-        changes: What it has otherwise, `key = value` each; empty for the first and for other draws of its weights and batches.
+        changes: What it has otherwise, `key = value` each; empty for the first.
         mean_rank: In the pool.
         difference: The first minus this one in mean rank: below 0 the first is better. Empty for the first.
         shows: What the difference shows for the first after Holm's correction; None for the first.
         metrics: Mean INF, DEL and INS as text, as far as the run has them.
-        training_passes: Evaluations of the target that training read.
+        training_passes: Evaluations of the target that training read, and those of a copy of it where there is one.
     """
 
     name: str
@@ -331,10 +332,15 @@ def variants(task: Mapping[str, Any]) -> list[Variant]:
                 difference="" if versus is None else interval_text(versus.mean_rank_difference),
                 shows=None if versus is None else shows(versus),
                 metrics=tuple(number(row["metrics"].get(metric, {}).get("mean")) for metric in VARIANT_METRICS),
-                training_passes=f"{row['training_passes']['bank'] + row['training_passes']['clean']:,}",
+                training_passes=_training_passes(TrainingPasses.model_validate(row["training_passes"])),
             )
         )
     return found
+
+
+def _training_passes(passes: TrainingPasses) -> str:
+    text = f"{passes.bank + passes.clean:,}"
+    return text + f" and {passes.surrogate:,} of a copy" if passes.surrogate else text
 
 
 def snapshot_rows(task: Mapping[str, Any], metrics: Sequence[str]) -> list[Row]:
