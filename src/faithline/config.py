@@ -1,7 +1,8 @@
 """The whole schema of `params.yaml`: every key, its type and its rule, and nothing with a default.
 
-`params.yaml` is the only source of values, so that DVC sees each of them. This module therefore imports nothing of ours and
-nothing heavy: a wrong value is reported in a fraction of a second, before torch is loaded and before any work starts.
+`params.yaml` is the only source of values, so that DVC sees each of them. This module therefore imports nothing of ours but its
+sections (schemas/), and nothing heavy: a wrong value is reported in a fraction of a second, before torch is loaded and before any
+work starts.
 
     python -m faithline.config            # validate ./params.yaml
 """
@@ -15,8 +16,6 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     ModelWrapValidatorHandler,
@@ -27,29 +26,29 @@ from pydantic import (
     model_validator,
 )
 
+from faithline.schemas.fud import FudSettings
+from faithline.schemas.section import (
+    CheckpointSettings,
+    Count,
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    Section,
+    UnitInterval,
+)
+
 MAX_EXACT_FEATURES = 14
 """Largest number of features whose 2^n keep sets are enumerated."""
 
 MAX_BACKGROUND_ROWS = 64
 """Largest number of training inputs that a method averages over."""
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Count = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
 Role = Literal["supervision", "baseline", "reference"]
 Output = Literal["prob", "logit", "logodds"]
 Metric = Literal["fc", "fe", "mc", "inf", "rp", "ins", "del", "neg", "pos", "irof"]
 Control = Literal["random", "mean_map", "edge", "centre"]
 TrainingLaw = Literal["bernoulli", "shapley_kernel", "singles"]
-
-
-class Section(BaseModel):
-    """A part of `params.yaml`: unknown keys, NaN and infinity are refused, values cannot be changed after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DatasetSettings(Section):
@@ -93,13 +92,6 @@ class ImageFolderSettings(TableFileSettings):
         if self.image_size % self.patch:
             raise ValueError(f"image_size ({self.image_size}) must be a multiple of patch ({self.patch})")
         return self
-
-
-class CheckpointSettings(Section):
-    """Weights in a local file, and its SHA-256: another file is refused."""
-
-    path: Annotated[str, Field(min_length=1)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class TrainingSettings(Section):
@@ -707,6 +699,7 @@ class Params(Section):
     metrics: MetricSettings
     curate: CurateSettings
     evaluate: EvaluateSettings
+    fud: FudSettings
     report: ReportSettings
 
     def modality(self, task: str) -> ModalitySettings:
@@ -777,6 +770,7 @@ class Params(Section):
                         )
             if section.tasks and self.report.reference not in roles:
                 faults.append(f"report.reference = {self.report.reference!r}: must be one of {modality}.methods {sorted(roles)}")
+        faults += self._fud_faults()
         for name in self.tasks:
             if not Path(self.tasks[name].source).is_file():
                 faults.append(f"tasks.{name}.source = {self.tasks[name].source!r}: no such file")
@@ -787,6 +781,24 @@ class Params(Section):
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+    def _fud_faults(self) -> list[str]:
+        """What FUD names that the rest of the params does not know, or has too little of."""
+        faults: list[str] = []
+        for modality, fud, section in (("image", self.fud.image, self.image), ("table", self.fud.table, self.table)):
+            for key, names, known in (
+                ("tasks", fud.tasks, section.tasks),
+                ("methods", fud.methods, section.methods.names()),
+                ("explainers", fud.explainers, list(section.explainers)),
+            ):
+                if fud.tasks and (strangers := sorted(set(names) - set(known))):
+                    faults.append(
+                        f"fud.{modality}.{key} = {names}: {', '.join(strangers)} not in {modality}.{key} {sorted(known)}"
+                    )
+            for task in fud.tasks:
+                if task in self.tasks and fud.samples > (limit := self.tasks[task].dataset.test):
+                    faults.append(f"fud.{modality}.samples = {fud.samples}: must be <= tasks.{task}.dataset.test ({limit})")
+        return faults
 
 
 class ConfigError(ValueError):
@@ -876,7 +888,7 @@ def load(path: str | Path = "params.yaml") -> Params:
         sys.exit(str(error))
 
 
-def stage_arguments(*kinds: Literal["task", "method", "explainer"]) -> tuple[Params, list[str]]:
+def stage_arguments(*kinds: Literal["task", "method", "explainer", "judged"]) -> tuple[Params, list[str]]:
     """The params and the names that a stage script is started with.
 
     Exits with status 1 and one line if the number of names is wrong or the params do not know one of them.
@@ -890,9 +902,11 @@ def stage_arguments(*kinds: Literal["task", "method", "explainer"]) -> tuple[Par
     params = load()
     for kind, name in zip(kinds, names, strict=True):
         if kind == "task":
-            known: Methods | dict[str, TaskSettings] | dict[str, ExplainerSettings] = params.tasks
+            known: Methods | list[str] | dict[str, TaskSettings] | dict[str, ExplainerSettings] = params.tasks
         elif kind == "method":
             known = params.modality(names[0]).methods
+        elif kind == "judged":
+            known = [*params.fud.image.methods, *params.fud.image.explainers, "controls"]
         else:
             known = params.modality(names[0]).explainers
         if name not in known:

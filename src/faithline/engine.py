@@ -60,6 +60,7 @@ def run_shards(
     stage: str,
     key: str,
     metadata: Mapping[str, str],
+    shard_rows: int = SHARD_ROWS,
 ) -> int:
     """Compute every shard that is not there yet, then publish all of them as `out/part-NNNNN.parquet`.
 
@@ -70,16 +71,17 @@ def run_shards(
         stage: Name of the scratch folder.
         key: Content key (`content_key`) of all that decides the result.
         metadata: Schema metadata of each part.
+        shard_rows: Samples a shard; part of what a result is, so never chosen by the machine.
 
     Returns:
         Number of shards computed now; the others were found finished.
     """
     scratch = scratch_folder(stage, key)
     computed = 0
-    starts = range(0, samples, SHARD_ROWS)
+    starts = range(0, samples, shard_rows)
     with tqdm(total=samples, desc=stage, unit="sample", mininterval=1.0) as progress:
         for number, start in enumerate(starts):
-            rows = range(start, min(start + SHARD_ROWS, samples))
+            rows = range(start, min(start + shard_rows, samples))
             path = scratch / f"part-{number:05d}.parquet"
             if not path.exists():
                 write_table(path, work(rows), metadata)

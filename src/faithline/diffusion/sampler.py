@@ -1,5 +1,6 @@
 """Regenerate what masks remove: one stream of (image, mask, draw) through a score model, in batches of one fixed size."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -119,8 +120,21 @@ def denoising_moments(
     return mean, least if variance == "fixed_small" else most, clean
 
 
+Watch = Callable[[Tensor, int, Tensor, Tensor], None]
+"""`watch(rows, t, x_t, clean)`: called before each denoising step with the items of a batch (some repeated as padding), their
+samples in the scaling of the schedule, and the clean images that the score model predicts from them."""
+
+
 def reconstruct(
-    model: ScoreModel, schedule: Schedule, preset: Preset, items: Items, evidence: Evidence | None, *, seed: int, max_batch: int
+    model: ScoreModel,
+    schedule: Schedule,
+    preset: Preset,
+    items: Items,
+    evidence: Evidence | None,
+    *,
+    seed: int,
+    max_batch: int,
+    watch: Watch | None = None,
 ) -> Reconstructions:
     """Regenerate the removed features of every item.
 
@@ -135,6 +149,7 @@ def reconstruct(
         evidence: The classifier, for the anti-class term; may be None if `preset.scale` is 0.
         seed: Root seed of all noise.
         max_batch: Rows of a batch: the one knob that bounds memory.
+        watch: Sees the chain on its way.
 
     Raises:
         ValueError: If preset, schedule, model and evidence do not fit together, or the sampler diverged.
@@ -152,7 +167,7 @@ def reconstruct(
     whole = items.keep.flatten(1).all(1) if preset.hard else torch.zeros(len(images), dtype=torch.bool)
     for rows in (~whole).nonzero()[:, 0].cpu().split(max_batch):
         padded = torch.cat([rows, rows[:1].expand(max_batch - len(rows))])
-        run = _Run(model, schedule, preset, items, evidence, padded, seed)
+        run = _Run(model, schedule, preset, items, evidence, padded, seed, watch)
         for step in steps:
             run.take(step)
         if run.spent != planned:
@@ -184,7 +199,9 @@ class _Run:
         evidence: Evidence | None,
         rows: Tensor,
         seed: int,
+        watch: Watch | None,
     ) -> None:
+        self._rows, self._watch = rows, watch
         images = items.rows[rows]
         self._model, self._schedule, self._preset, self._evidence = model, schedule, preset, evidence
         self._known = items.images[images]
@@ -228,6 +245,8 @@ class _Run:
         mean, variance, clean = denoising_moments(
             output, self._x, step.t, step.after, self._schedule, preset.variance, preset.clip
         )
+        if self._watch is not None:
+            self._watch(self._rows, step.t, self._x, clean)
         if step.guided:
             at, chain = (self._x, 1.0) if preset.at == "x_t" else (clean, kept**-0.5)
             mean = mean + self._push(at, chain, variance.expand_as(mean))

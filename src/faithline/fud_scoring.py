@@ -1,0 +1,598 @@
+"""What the in-distribution samples of a task say: scores with controls, rankings, and whether the samples are in-distribution.
+
+Reads `data/fud/<task>/` and writes `reports/fud/<task>.json`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from scipy import stats
+from torch import Tensor
+
+from faithline import detection, fud, fud_sampling, image_quality, score_models, workspace
+from faithline.artifacts import read_json, read_table, write_json
+from faithline.diffusion.plan import cost, plan
+from faithline.diffusion.presets import PAPER, Preset
+from faithline.errors import ArtifactError
+from faithline.fud_sampling import COLUMNS, CONTROLS, EMPTY, MAIN, Stage
+from faithline.maps import refuse_strangers
+from faithline.metrics import infidelity, insertion_deletion, ranking, road, sensitivity_n
+from faithline.metrics.catalogue import METRICS
+from faithline.metrics.responses import respond
+from faithline.schemas.fud import EvidenceSettings
+from faithline.seeding import numpy_generator
+from faithline.workspace import Workspace
+
+GRADIENT_MAPS = ("saliency", "smooth_grad", "guided_backprop", "deconvolution")
+"""Methods whose maps say how the output changes with a value; all others say what a feature contributes."""
+
+ROAD_NOISE = 0.01
+"""Of the paper (Rong et al., 2022)."""
+
+LARGEST_SUBSET = 0.8
+"""Largest removed share of Sensitivity-N (Ancona et al., 2018)."""
+
+DENOISING = replace(PAPER, denoising_steps=50, variance="fixed_small", scale=0.0)
+"""The paper's chain, with as many steps as a small score model affords: for what is asked of a chain and not of a method."""
+
+HALF = 0.5
+"""Kept fraction of the comparison of hard with soft masks, and of the watched chain."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One candidate's confidences of the class.
+
+    Attributes:
+        role: Of the candidate.
+        prob: Main sampler, float64 (I, F, R), levels as in params.
+        label: Probability of the true class, (I, F, R); NaN without a label.
+        second: Of the second classifier, (I, F, R); NaN without one.
+        logodds: (I, F, R).
+        matched: Of random maps as smooth, (I, F, R); None for a control.
+        variants: Mean confidence of the first images by sampler, (V, ).
+        frame: All rows of the candidate.
+    """
+
+    role: str
+    prob: Tensor
+    label: Tensor
+    second: Tensor
+    logodds: Tensor
+    matched: Tensor | None
+    variants: dict[str, Tensor]
+    frame: pl.DataFrame
+
+
+def judge(opened: Workspace) -> None:
+    """Score all candidates and controls of a task and write `reports/fud/<task>.json`.
+
+    Raises:
+        ArtifactError: If samples are missing, damaged, or not those that params name.
+    """
+    stage = fud_sampling.open_stage(opened)
+    settings, levels = stage.settings, list(stage.settings.levels)
+    names = [*settings.methods, *settings.explainers]
+    refuse_strangers(fud_sampling.folder_of(opened.task, ""), [*names, CONTROLS])
+    candidates = {name: _candidate(stage, name) for name in names}
+    controls = read_table(fud_sampling.folder_of(opened.task, CONTROLS), COLUMNS)
+    for control in settings.controls:
+        candidates[control] = _judged(stage, "control", controls.filter(pl.col("candidate") == control))
+    empty = _tensor(stage, controls.filter(pl.col("candidate") == EMPTY), "prob", [0.0])[:, 0].mean(1)
+    clean = stage.scene.pixels
+    clean_logits = fud_sampling.predictor(stage)(clean)
+    full = fud.confidence(clean_logits.double(), stage.scene.targets.cpu())
+
+    result: dict[str, Any] = {
+        "task": opened.task,
+        "images": settings.samples,
+        "levels": levels,
+        "conventions": _conventions(stage),
+        "target": {"accuracy": opened.target.info["accuracy"], "clean_confidence": float(full.mean())},
+        "score_model": read_json(score_models.folder_of(opened.task) / "model.json"),
+        "empty_confidence": float(empty.mean()),
+        "methods": _methods(stage, candidates, levels, full, empty),
+        "pairs": _pairs(stage, {name: item for name, item in candidates.items()}),
+        "samplers": _samplers(stage, candidates),
+    }
+    rivals = _rivals(stage, candidates, clean_logits)
+    result["evidence"] = {"fud": _fud_evidence(stage, candidates, clean_logits), **rivals.evidence}
+    result["settings_of_quality"] = {
+        name: {"published": item.published, "options": item.options, "unavailable": item.unavailable}
+        for name, item in image_quality.quality_settings(
+            (clean.shape[2], clean.shape[3]), clean.shape[1]
+        ).items()
+    }
+    for name, row in result["methods"].items():
+        row["rivals"] = rivals.scores[name]
+    result["agreement"] = _agreement(opened, stage, result["methods"])
+    result["hard_vs_soft"] = _hard_vs_soft(stage)
+    result["chain"] = _chain(stage, clean_logits)
+    result["reference"] = _reference(opened.task)
+    write_json(f"reports/fud/{opened.task}.json", result)
+
+
+# ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def _candidate(stage: Stage, name: str) -> Judged:
+    roles = stage.opened.params.image.methods.roles()
+    folder = fud_sampling.folder_of(stage.opened.task, name)
+    return _judged(stage, roles.get(name, "explainer"), read_table(folder, COLUMNS))
+
+
+def _judged(stage: Stage, role: str, frame: pl.DataFrame) -> Judged:
+    settings = stage.settings
+    levels = list(settings.levels)
+    own = frame.filter((pl.col("ordering") == "own") & (pl.col("sampler") == MAIN))
+    random = frame.filter((pl.col("ordering") == "matched_random") & (pl.col("sampler") == MAIN))
+    first = stage.take(range(settings.variant_samples))
+    variants = {
+        name: _tensor(first, frame.filter((pl.col("sampler") == name) & pl.col("sample_id").is_in(first.ids.tolist())), "prob", levels)
+        for name in settings.variants
+    }
+    log_odds = own.with_columns(_log_odds())
+    return Judged(
+        role=role,
+        prob=_tensor(stage, own, "prob", levels),
+        label=_tensor(stage, own, "label_prob", levels),
+        second=_tensor(stage, own, "second_prob", levels),
+        logodds=_tensor(stage, log_odds, "logodds", levels),
+        matched=None if random.is_empty() else _tensor(stage, random, "prob", levels),
+        variants={name: fud.score(values) for name, values in variants.items()},
+        frame=frame,
+    )
+
+
+def _log_odds() -> pl.Expr:
+    """log p / (1 - p) by way of the stored logit and logsumexp: exact where p rounds to 1."""
+    gap = pl.col("logit") - pl.col("logsumexp")
+    return (gap - (-gap.exp()).log1p()).alias("logodds")
+
+
+def _tensor(stage: Stage, frame: pl.DataFrame, column: str, levels: Sequence[float]) -> Tensor:
+    """A column as (I, F, R), in the order of images, levels and draws.
+
+    Raises:
+        ArtifactError: If a row is missing or there are more.
+    """
+    order = pl.DataFrame({"level": list(levels), "place": range(len(levels))}, schema_overrides={"level": pl.Float64})
+    images = pl.DataFrame({"sample_id": list(stage.scene.image_ids), "row": range(len(stage.scene.image_ids))})
+    found = frame.join(order, on="level").join(images, on="sample_id").sort("row", "place", "draw")
+    shape = (len(stage.scene.image_ids), len(levels), stage.settings.draws)
+    if len(found) != np.prod(shape) or len(found) != len(frame):
+        raise ArtifactError(
+            f"data/fud/{stage.opened.task}: {len(frame)} rows of {column}, {np.prod(shape)} expected: run `dvc repro`"
+        )
+    values = found[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return torch.from_numpy(values.copy()).reshape(shape)
+
+
+def _conventions(stage: Stage) -> dict[str, Any]:
+    settings = stage.settings
+    spent = cost(plan(fud_sampling.preset_of(settings.sampler), stage.score.schedule))
+    return {
+        "unit": settings.unit,
+        "patch": settings.patch,
+        "reduction": settings.reduction,
+        "target": settings.target,
+        "draws": settings.draws,
+        "grid": stage.score.size,
+        "calls": spent.calls,
+        "gradients": spent.gradients,
+        "sampler": settings.sampler.model_dump(),
+        "seed": stage.opened.params.seed,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------- scores
+
+
+def _methods(
+    stage: Stage, candidates: Mapping[str, Judged], levels: list[float], full: Tensor, empty: Tensor
+) -> dict[str, dict[str, Any]]:
+    scores = torch.stack([fud.score(item.prob) for item in candidates.values()], 1)
+    ranks = torch.from_numpy(stats.rankdata(-scores.numpy(), axis=1))
+    names = list(candidates)
+    real = [k for k, item in enumerate(candidates.values()) if item.role != "control"]
+    best = scores[:, real].max(1).values
+    random = scores[:, names.index("random")] if "random" in names else None
+    table = {}
+    for k, (name, item) in enumerate(candidates.items()):
+        confidence = item.prob.mean(2)
+        columns = {
+            "score": scores[:, k],
+            "tau": fud.smoothness(confidence, levels),
+            "area": fud.area(confidence, levels, empty, full),
+            "rises": fud.rises(confidence, levels, full),
+            "mean_rank": ranks[:, k],
+            "label_score": fud.score(item.label),
+            "log_odds": fud.score(item.logodds),
+            "second_score": fud.score(item.second),
+        }
+        row: dict[str, Any] = {"role": item.role}
+        row |= dict(zip(columns, _interval(torch.stack(list(columns.values()), 1), stage), strict=True))
+        row["curve"] = _interval(confidence, stage)
+        row["second_curve"] = _interval(item.second.mean(2), stage)
+        row["calls"] = int(item.frame.filter(pl.col("sampler") == MAIN)["calls"].max() or 0)
+        row["matched_random"], row["above_matched_random"], row["calibrated"] = None, None, None
+        if item.matched is not None:
+            matched = fud.score(item.matched)
+            row["matched_random"], row["above_matched_random"] = _interval(torch.stack([matched, scores[:, k] - matched], 1), stage)
+            row["matched_curve"] = _interval(item.matched.mean(2), stage)
+            row["calibrated"] = _ratio(scores[:, k] - matched, best - matched, stage)
+        row["above_random"] = None if random is None else _interval((scores[:, k] - random)[:, None], stage)[0]
+        table[name] = row
+    return table
+
+
+def _interval(values: Tensor, stage: Stage) -> list[dict[str, Any]]:
+    evaluate, seed = stage.opened.params.evaluate, stage.opened.params.seed
+    found = ranking.interval(values, repeats=evaluate.bootstrap, confidence=evaluate.confidence, seed=seed).rows()
+    return [{key: None if isinstance(value, float) and value != value else value for key, value in row.items()} for row in found]
+
+
+def _ratio(above: Tensor, possible: Tensor, stage: Stage) -> dict[str, float | None]:
+    """Ratio of two means over images with a percentile bootstrap; None where the denominator's interval reaches 0."""
+    evaluate = stage.opened.params.evaluate
+    drawn = numpy_generator(stage.opened.params.seed, "fud", "calibrated").integers(len(above), size=(evaluate.bootstrap, len(above)))
+    upper, lower = above.numpy()[drawn].mean(1), possible.numpy()[drawn].mean(1)
+    tail = (1 - evaluate.confidence) / 2
+    if np.quantile(lower, tail) <= 0:
+        return {"mean": None, "low": None, "high": None}
+    low, high = np.quantile(upper / lower, [tail, 1 - tail])
+    return {"mean": float(above.mean() / possible.mean()), "low": float(low), "high": float(high)}
+
+
+def _pairs(stage: Stage, candidates: Mapping[str, Judged]) -> list[dict[str, Any]]:
+    """Paired differences of scores of every two candidates, and how many images would separate them."""
+    pairs = list(combinations(candidates, 2))
+    scores = {name: fud.score(item.prob) for name, item in candidates.items()}
+    differences = torch.stack([scores[a] - scores[b] for a, b in pairs], 1)
+    rows = []
+    for (a, b), row, column in zip(pairs, _interval(differences, stage), differences.T, strict=True):
+        apart = row["low"] is not None and not row["low"] <= 0 <= row["high"]
+        z = stats.norm.ppf((1 + stage.opened.params.evaluate.confidence) / 2)
+        mean, spread = float(column.mean()), float(column.std())
+        needed = None if mean == 0 else int(np.ceil((z * spread / mean) ** 2))
+        rows.append({"first": a, "second": b, "difference": row, "separated": apart, "images_needed": needed})
+    return rows
+
+
+def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
+    """Scores and ranking of every sampler on the first images, beside the main one's on the same images."""
+    settings = stage.settings
+    first = settings.variant_samples
+    real = [name for name, item in candidates.items() if item.role != "control"]
+    main = {name: fud.score(item.prob[:first]) for name, item in candidates.items()}
+    found: dict[str, Any] = {}
+    presets = {MAIN: settings.sampler, **settings.samplers()}
+    for sampler, own in presets.items():
+        scores = main if sampler == MAIN else {name: item.variants[sampler] for name, item in candidates.items()}
+        means = _interval(torch.stack(list(scores.values()), 1), stage)
+        spent = cost(plan(fud_sampling.preset_of(own), stage.score.schedule))
+        rows = pl.concat([item.frame.filter(pl.col("sampler") == sampler) for item in candidates.values()])
+        order = [float(scores[name].mean()) for name in real]
+        tau = stats.kendalltau([float(main[name].mean()) for name in real], order).statistic
+        found[sampler] = {
+            "changes": settings.variants.get(sampler, {}),
+            "calls": spent.calls,
+            "gradients": spent.gradients,
+            "dose": float(rows["dose"].mean() or 0.0),  # type: ignore[arg-type]
+            "scores": dict(zip(scores, means, strict=True)),
+            "kendall_tau_with_main": None if tau != tau else float(tau),
+        }
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- evidence
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The metrics that FUD is compared with: scores by candidate and rival, and how in-distribution their images are."""
+
+    scores: dict[str, dict[str, Any]]
+    evidence: dict[str, dict[str, Any]]
+
+
+def _images_of(frame: pl.DataFrame) -> Tensor:
+    return torch.stack([fud_sampling.from_png(data) for data in frame["png"].to_list()])
+
+
+def _fud_evidence(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> dict[str, Any]:
+    """Of the main sampler's images of all candidates, controls apart."""
+    rows = [
+        item.frame.filter((pl.col("sampler") == MAIN) & (pl.col("ordering") == "own"))
+        for item in candidates.values()
+        if item.role != "control"
+    ]
+    frame = pl.concat(rows)
+    place = {sample: row for row, sample in enumerate(stage.scene.image_ids)}
+    owners = torch.tensor([place[sample] for sample in frame["sample_id"].to_list()])
+    energies = torch.from_numpy(frame["logsumexp"].to_numpy().copy()) * stage.settings.evidence.temperature
+    levels = frame["level"].to_list()
+    if stage.settings.evidence.temperature != 1:
+        energies = detection.energy_score(fud_sampling.predictor(stage)(_images_of(frame)), stage.settings.evidence.temperature)
+    return _evidence(stage, clean_logits, energies, _images_of(frame), owners, levels)
+
+
+def _evidence(
+    stage: Stage, clean_logits: Tensor, scores: Tensor, images: Tensor, owners: Tensor, levels: Sequence[float] | None
+) -> dict[str, Any]:
+    """How well detectors tell images from clean ones, and their quality.
+
+    Args:
+        stage: The task.
+        clean_logits: Of the clean images.
+        scores: In-distribution score by energy of each image, (Q,).
+        images: (Q, C, S, S) in [0, 1].
+        owners: Clean image of each, (Q,).
+        levels: Kept fraction of each, where there is one.
+    """
+    settings = stage.settings.evidence
+    clean = detection.energy_score(clean_logits, settings.temperature)
+    samples = stage.opened.samples
+    reference = score_models.pooled_features(stage.opened, samples.x[samples.index("train")[:500]])
+    own = score_models.pooled_features(stage.opened, score_models.normalised(stage.scene.pixels.cpu(), samples))
+    made = score_models.pooled_features(stage.opened, score_models.normalised(images, samples))
+    near_clean, near = (_near(features, reference, settings) for features in (own, made))
+    quality = image_quality.image_quality(images, stage.scene.pixels.cpu()[owners])
+    found: dict[str, Any] = {
+        "images": len(images),
+        "auroc": detection.auroc(clean, scores),
+        "fpr95": detection.fpr95(clean, scores),
+        "auroc_neighbours": detection.auroc(near_clean, near),
+        "fpr95_neighbours": detection.fpr95(near_clean, near),
+    }
+    found |= {str(name): None if values is None else _number(values.nanmean()) for name, values in quality.items()}
+    if levels is not None:
+        by_level = {}
+        for level in dict.fromkeys(levels):
+            rows = torch.tensor([value == level for value in levels])
+            by_level[f"{level:g}"] = detection.auroc(clean, scores[rows])
+        found["auroc_by_level"] = by_level
+    return found
+
+
+def _near(features: Tensor, reference: Tensor, settings: EvidenceSettings) -> Tensor:
+    """Neighbour scores; features of no direction (all zero, as a dead layer gives) lie as far off as can be."""
+    silent = features.abs().sum(1) == 0
+    scores = torch.full((len(features),), -2.0, dtype=torch.float64)
+    if bool((~silent).any()):
+        alive = reference[reference.abs().sum(1) > 0]
+        scores[~silent] = detection.neighbour_score(features[~silent], alive, settings.neighbours)
+    return scores
+
+
+def _number(value: Tensor) -> float | None:
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+def _rivals(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> Rivals:
+    """INS/DEL, Sensitivity-N, INFID and ROAD of every candidate and control on the same images, classes and masks."""
+    settings, scene = stage.settings, stage.scene
+    images, ids, target = scene.pixels, scene.image_ids, scene.targets.cpu()
+    levels, predict = tuple(settings.levels), fud_sampling.predictor(stage)
+    full = fud.confidence(clean_logits.double(), target)
+    orders = _maps(stage, list(candidates))
+    real = [name for name, item in candidates.items() if item.role != "control"]
+    scores: dict[str, dict[str, Any]] = {name: {} for name in candidates}
+    collected: dict[str, list[Tensor]] = {"ins_del": [], "ins_del_blur": [], "road": []}
+    for name, maps in orders.items():
+        keep = {
+            "lerf": fud_sampling.keep_masks(stage, maps, levels),
+            "morf": _least_kept(stage, maps, levels),
+        }
+        values: dict[str, Tensor] = {}
+        for kind in ("black", "blur"):
+            filled = insertion_deletion.substrate(images, kind, blur_sigma=settings.evidence.blur)  # type: ignore[arg-type]
+            for order, masks in keep.items():
+                curve = insertion_deletion.removal_curve(predict, images, filled, masks, levels, target)
+                prob = curve.responses.probability.double()
+                values[f"{kind}_{order}"] = insertion_deletion.curve_area(curve.fractions, prob)
+                if kind == "black" and order == "lerf":
+                    inner = prob[:, 1:-1]
+                    rising = sorted(levels)
+                    values["black_tau"] = fud.smoothness(inner, rising)
+                    values["black_rises"] = fud.rises(inner, rising, full)
+                    values["black_score"] = inner.mean(1)
+                if name in real:
+                    shown = insertion_deletion.removal_images(images, filled, masks).flatten(0, 1).cpu()
+                    collected["ins_del" if kind == "black" else "ins_del_blur"].append(shown)
+        if settings.unit != "channel":
+            for order, masks in keep.items():
+                made = road.road_images(images, ids, masks, noise=ROAD_NOISE, seed=scene.seed)
+                values[f"road_{order}"] = respond(predict, made, target).probability.double().mean(1)
+                if name in real:
+                    collected["road"].append(made.flatten(0, 1).cpu())
+        scores[name] = dict(zip(values, _interval(torch.stack(list(values.values()), 1), stage), strict=True))
+
+    per_image = max(2, len(levels) * len(real))  # as many images as FUD made, for each rival
+    sizes = sensitivity_n.subset_sizes(images[0, 0].numel(), len(levels), LARGEST_SUBSET)
+    subsets = max(settings.evidence.subsets, len(real))
+    removed = sensitivity_n.random_subsets(ids, tuple(images.shape[-2:]), sizes, subsets, seed=scene.seed)  # type: ignore[arg-type]
+    shown = sensitivity_n.subset_images(images.cpu(), removed)
+    clean_logit = clean_logits.gather(1, target[:, None])
+    falls = clean_logit[:, :, None] - respond(predict, shown, target).logit
+    perturbed = {
+        "noise": infidelity.noisy_baseline_images(
+            images.cpu(), ids, per_image, std=settings.evidence.noise, share=HALF, seed=scene.seed
+        ),
+        "square": infidelity.square_removal_images(
+            images.cpu(), ids, per_image, sides=_squares(images.shape[-1]), seed=scene.seed
+        ),
+    }
+    infid_falls = {
+        kind: full[:, None] - respond(predict, made, target).probability.double() for kind, made in perturbed.items()
+    }
+    for name, maps in orders.items():
+        correlation = sensitivity_n.sensitivity_n(maps, removed, falls, images.shape[1])
+        values = {"sensitivity_n": correlation.correlation.nanmean(1)}
+        meaning: infidelity.Meaning = "per_unit" if name in GRADIENT_MAPS else "contribution"
+        for kind, made in perturbed.items():
+            for normalize in (True, False):
+                key = f"infid_{kind}" + ("" if normalize else "_raw")
+                values[key] = infidelity.infidelity(maps, meaning, images.cpu(), made, infid_falls[kind], normalize=normalize)
+        scores[name] |= dict(zip(values, _interval(torch.stack(list(values.values()), 1), stage), strict=True))
+
+    count = len(images)
+    evidence = {
+        "ins_del": torch.cat(collected["ins_del"]),
+        "ins_del_blur": torch.cat(collected["ins_del_blur"]),
+        "sensitivity_n": shown[:, :, : len(real)].flatten(1, 2).flatten(0, 1),
+        "infid": torch.stack(list(perturbed.values()), 2).flatten(1, 2)[:, :per_image].flatten(0, 1),
+    }
+    if collected["road"]:
+        evidence["road"] = torch.cat(collected["road"])
+    found = {}
+    for name, made in evidence.items():
+        if name in collected:  # by candidate and order, then by image and level
+            owners = torch.arange(count).repeat_interleave(len(levels)).repeat(len(made) // (count * len(levels)))
+            fractions = list(levels) * (len(made) // len(levels)) if name == "ins_del" else None
+        else:
+            owners, fractions = torch.arange(count).repeat_interleave(len(made) // count), None
+        energies = detection.energy_score(predict(made), settings.evidence.temperature)
+        found[name] = _evidence(stage, clean_logits, energies, made, owners, fractions)
+    return Rivals(scores, found)
+
+
+def _squares(side: int) -> tuple[int, ...]:
+    return tuple(sorted({max(1, side // 8), max(1, side // 4), max(1, side // 2)}))
+
+
+def _least_kept(stage: Stage, maps: Tensor, levels: tuple[float, ...]) -> Tensor:
+    """MoRF: the same counts, the unimportant pixels kept."""
+    settings = stage.settings
+    return insertion_deletion.removal_keep(
+        maps,
+        stage.scene.image_ids,
+        tuple(stage.scene.pixels.shape[-2:]),  # type: ignore[arg-type]
+        levels,
+        "morf",
+        settings.unit,
+        settings.reduction,
+        patch=settings.patch,
+        seed=stage.scene.seed,
+    ).to(stage.scene.pixels.device)
+
+
+def _maps(stage: Stage, names: Sequence[str]) -> dict[str, Tensor]:
+    """Maps of candidates and controls."""
+    found = {order.candidate: order.maps for order in fud_sampling.orders(stage, CONTROLS)}
+    return {name: found[name] if name in found else fud_sampling.candidate_maps(stage.opened, name, stage.ids) for name in names}
+
+
+# ------------------------------------------------------------------------------------------------------------- experiments
+
+
+def _agreement(opened: Workspace, stage: Stage, methods: Mapping[str, Any]) -> dict[str, Any]:
+    """Kendall and Spearman between the order of methods by FUD and by every other metric, on the same images."""
+    names = [name for name, row in methods.items() if row["role"] != "control"]
+    own = [methods[name]["score"]["mean"] for name in names]
+    scores = read_table(
+        workspace.evaluation_folder(opened.task) / "scores.parquet",
+        {"sample_id": pl.Int64, "candidate": pl.String, "metric": pl.String, "value": None},
+    ).filter(pl.col("sample_id").is_in(list(stage.scene.image_ids)))
+    means = {
+        (candidate, metric): value
+        for candidate, metric, value in scores.group_by("candidate", "metric").agg(pl.col("value").mean()).iter_rows()
+    }
+    others: dict[str, tuple[list[float | None], bool]] = {
+        metric: ([means.get((name, metric)) for name in names], METRICS[metric].higher_is_better)
+        for metric in opened.params.evaluate.metrics
+    }
+    lower = ("black_morf", "blur_morf", "road_morf", "infid_noise", "infid_square")
+    for rival in ("black_lerf", "black_morf", "blur_lerf", "blur_morf", "road_lerf", "road_morf", "sensitivity_n", *lower[3:]):
+        if all(rival in methods[name]["rivals"] for name in names):
+            others[rival] = ([methods[name]["rivals"][rival]["mean"] for name in names], rival not in lower)
+    found = {}
+    for metric, (values, higher) in others.items():
+        known = [(a, b if higher else -b) for a, b in zip(own, values, strict=True) if b is not None]
+        if len(known) < 3:
+            found[metric] = {"kendall": None, "spearman": None, "methods": len(known)}
+            continue
+        first, second = zip(*known, strict=True)
+        kendall, spearman = stats.kendalltau(first, second).statistic, stats.spearmanr(first, second).statistic
+        found[metric] = {
+            "kendall": None if kendall != kendall else float(kendall),
+            "spearman": None if spearman != spearman else float(spearman),
+            "methods": len(known),
+        }
+    return found
+
+
+def _hard_vs_soft(stage: Stage) -> dict[str, Any]:
+    """Quality of hard and of soft masks, half of the pixels kept, in the order of the report's reference method."""
+    name = stage.opened.params.report.reference
+    keep = fud_sampling.keep_masks(stage, fud_sampling.candidate_maps(stage.opened, name, stage.ids), [HALF])
+    scale = stage.settings.sampler.scale
+    learned = stage.settings.score_model.kind == "adm"
+    found: dict[str, Any] = {"method": name, "kept": HALF}
+    for kind in ("clean", "soft"):
+        preset: Preset = replace(
+            DENOISING, kept=kind, scale=scale, variance="learned_range" if learned else DENOISING.variance
+        )
+        made = fud.regenerate(stage.scene, keep, preset, 1).pixels[:, 0, 0].cpu()
+        quality = image_quality.image_quality(made, stage.scene.pixels.cpu())
+        found["hard" if kind == "clean" else kind] = {
+            str(metric): None if values is None else _number(values.nanmean()) for metric, values in quality.items()
+        }
+    return found
+
+
+def _chain(stage: Stage, clean_logits: Tensor) -> dict[str, Any]:
+    """Energy AUROC of the samples on their way, and of the clean images they aim at, against the share of steps that remain.
+
+    Half of the pixels kept in the order of the report's reference method, no anti-class term: where does a chain enter the
+    distribution? The switch of the paper stands at 5 %.
+    """
+    name = stage.opened.params.report.reference
+    keep = fud_sampling.keep_masks(stage, fud_sampling.candidate_maps(stage.opened, name, stage.ids), [HALF])
+    learned = stage.settings.score_model.kind == "adm"
+    preset = replace(DENOISING, kept="noised", variance="learned_range" if learned else DENOISING.variance)
+    steps = [step.t for step in plan(preset, stage.score.schedule)]
+    seen: dict[int, dict[int, tuple[Tensor, Tensor]]] = {t: {} for t in steps}
+
+    def watch(rows: Tensor, t: int, x: Tensor, clean: Tensor) -> None:
+        for row, noisy, aim in zip(rows.tolist(), x.cpu(), clean.cpu(), strict=True):
+            seen[t][row] = (noisy, aim)
+
+    fud.regenerate(stage.scene, keep, preset, 1, watch)
+    temperature, predict = stage.settings.evidence.temperature, fud_sampling.predictor(stage)
+    clean_energy = detection.energy_score(clean_logits, temperature)
+
+    def auroc(images: list[Tensor]) -> float:
+        pixels = ((torch.stack(images) + 1) / 2).clamp(0, 1)
+        return detection.auroc(clean_energy, detection.energy_score(predict(pixels), temperature))
+
+    rows = []
+    for place, t in enumerate(steps):
+        pairs = [seen[t][row] for row in sorted(seen[t])]
+        rows.append(
+            {
+                "remaining": (len(steps) - place) / len(steps),
+                "t": t,
+                "auroc_sample": auroc([noisy for noisy, _ in pairs]),
+                "auroc_aim": auroc([aim for _, aim in pairs]),
+            }
+        )
+    entered = [row["remaining"] for row in rows]
+    for row, after in pairwise(reversed(rows)):
+        if after["auroc_sample"] > (rows[0]["auroc_sample"] + rows[-1]["auroc_sample"]) / 2:
+            entered = [row["remaining"]]
+            break
+    return {"steps": rows, "half_way_remaining": entered[0], "images": len(stage.scene.image_ids)}
+
+
+def _reference(task: str) -> dict[str, Any] | None:
+    """Agreement with a reference of many calls (benchmarks/fud_reference.py), where one was made for the task."""
+    path = Path("benchmarks/fud_reference") / f"{task}.json"
+    return read_json(path) if path.exists() else None
