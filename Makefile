@@ -31,10 +31,10 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt constraints-dev.txt
+$(STAMP): pyproject.toml constraints.txt constraints-fud.txt constraints-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed; set PYTHON=python3.x" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt -c constraints-dev.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt -c constraints-fud.txt -c constraints-dev.txt
 	touch $@
 
 repro: $(STAMP)
@@ -69,7 +69,7 @@ RESULTS = $(addprefix reports/,evaluation curate metrics train plots leaderboard
 # of the committed run are in git: taken away, so that none of them passes for one of this scale. What ran in the clone before
 # stays, with its dvc.lock: results that are not in the cache would have to be made again.
 define CLONE
-	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a $@ run shows what a commit makes" >&2; exit 1; }
+	@git diff --quiet HEAD -- dvc.yaml stages src constraints.txt constraints-fud.txt "$(SCALE)" && git ls-files --error-unmatch "$(SCALE)" >/dev/null || { echo "error: commit first; a $@ run shows what a commit makes" >&2; exit 1; }
 	test -d "$(CHECKOUT)/.git" || { git clone -q . "$(CHECKOUT)"; cd "$(CHECKOUT)"; rm -rf $(RESULTS); }
 	git -C "$(CHECKOUT)" fetch -q "$(CURDIR)" HEAD
 	cd "$(CHECKOUT)"; rm -rf ../kept.tar; tar -cf ../kept.tar dvc.lock $$(ls -d $(RESULTS) 2>/dev/null || true)

@@ -102,7 +102,8 @@ def _manifest(root: Path, entries: list[Path]) -> str:
         for path in files
         if (relative := path.relative_to(root).as_posix()) not in INERT and path.name != "__init__.py"
     }
-    digests["constraints.txt"] = hashlib.sha256((root / "constraints.txt").read_bytes()).hexdigest()
+    pins = ["constraints.txt", *(["constraints-fud.txt"] if any("diffusion" in path.parts for path in files) else [])]
+    digests |= {name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in pins}
     return "".join(f"{digest}  {relative}\n" for relative, digest in sorted(digests.items()))
 
 

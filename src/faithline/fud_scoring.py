@@ -98,16 +98,14 @@ def judge(opened: Workspace) -> None:
         "score_model": read_json(score_models.folder_of(opened.task) / "model.json"),
         "empty_confidence": float(empty.mean()),
         "methods": _methods(stage, candidates, levels, full, empty),
-        "pairs": _pairs(stage, {name: item for name, item in candidates.items()}),
+        "pairs": _pairs(stage, candidates),
         "samplers": _samplers(stage, candidates),
     }
     rivals = _rivals(stage, candidates, clean_logits)
     result["evidence"] = {"fud": _fud_evidence(stage, candidates, clean_logits), **rivals.evidence}
     result["settings_of_quality"] = {
         name: {"published": item.published, "options": item.options, "unavailable": item.unavailable}
-        for name, item in image_quality.quality_settings(
-            (clean.shape[2], clean.shape[3]), clean.shape[1]
-        ).items()
+        for name, item in image_quality.quality_settings((clean.shape[2], clean.shape[3]), clean.shape[1]).items()
     }
     for name, row in result["methods"].items():
         row["rivals"] = rivals.scores[name]
@@ -134,7 +132,9 @@ def _judged(stage: Stage, role: str, frame: pl.DataFrame) -> Judged:
     random = frame.filter((pl.col("ordering") == "matched_random") & (pl.col("sampler") == MAIN))
     first = stage.take(range(settings.variant_samples))
     variants = {
-        name: _tensor(first, frame.filter((pl.col("sampler") == name) & pl.col("sample_id").is_in(first.ids.tolist())), "prob", levels)
+        name: _tensor(
+            first, frame.filter((pl.col("sampler") == name) & pl.col("sample_id").is_in(first.ids.tolist())), "prob", levels
+        )
         for name in settings.variants
     }
     log_odds = own.with_columns(_log_odds())
@@ -220,11 +220,13 @@ def _methods(
         row |= dict(zip(columns, _interval(torch.stack(list(columns.values()), 1), stage), strict=True))
         row["curve"] = _interval(confidence, stage)
         row["second_curve"] = _interval(item.second.mean(2), stage)
-        row["calls"] = int(item.frame.filter(pl.col("sampler") == MAIN)["calls"].max() or 0)
+        row["calls"] = max(item.frame.filter(pl.col("sampler") == MAIN)["calls"].to_list())
         row["matched_random"], row["above_matched_random"], row["calibrated"] = None, None, None
         if item.matched is not None:
             matched = fud.score(item.matched)
-            row["matched_random"], row["above_matched_random"] = _interval(torch.stack([matched, scores[:, k] - matched], 1), stage)
+            row["matched_random"], row["above_matched_random"] = _interval(
+                torch.stack([matched, scores[:, k] - matched], 1), stage
+            )
             row["matched_curve"] = _interval(item.matched.mean(2), stage)
             row["calibrated"] = _ratio(scores[:, k] - matched, best - matched, stage)
         row["above_random"] = None if random is None else _interval((scores[:, k] - random)[:, None], stage)[0]
@@ -241,7 +243,9 @@ def _interval(values: Tensor, stage: Stage) -> list[dict[str, Any]]:
 def _ratio(above: Tensor, possible: Tensor, stage: Stage) -> dict[str, float | None]:
     """Ratio of two means over images with a percentile bootstrap; None where the denominator's interval reaches 0."""
     evaluate = stage.opened.params.evaluate
-    drawn = numpy_generator(stage.opened.params.seed, "fud", "calibrated").integers(len(above), size=(evaluate.bootstrap, len(above)))
+    drawn = numpy_generator(stage.opened.params.seed, "fud", "calibrated").integers(
+        len(above), size=(evaluate.bootstrap, len(above))
+    )
     upper, lower = above.numpy()[drawn].mean(1), possible.numpy()[drawn].mean(1)
     tail = (1 - evaluate.confidence) / 2
     if np.quantile(lower, tail) <= 0:
@@ -430,9 +434,7 @@ def _rivals(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor
             images.cpu(), ids, per_image, sides=_squares(images.shape[-1]), seed=scene.seed
         ),
     }
-    infid_falls = {
-        kind: full[:, None] - respond(predict, made, target).probability.double() for kind, made in perturbed.items()
-    }
+    infid_falls = {kind: full[:, None] - respond(predict, made, target).probability.double() for kind, made in perturbed.items()}
     for name, maps in orders.items():
         correlation = sensitivity_n.sensitivity_n(maps, removed, falls, images.shape[1])
         values = {"sensitivity_n": correlation.correlation.nanmean(1)}
@@ -506,14 +508,14 @@ def _agreement(opened: Workspace, stage: Stage, methods: Mapping[str, Any]) -> d
         for candidate, metric, value in scores.group_by("candidate", "metric").agg(pl.col("value").mean()).iter_rows()
     }
     others: dict[str, tuple[list[float | None], bool]] = {
-        metric: ([means.get((name, metric)) for name in names], METRICS[metric].higher_is_better)
+        metric: ([means.get((name, metric)) for name in names], METRICS[metric].direction == "higher")
         for metric in opened.params.evaluate.metrics
     }
     lower = ("black_morf", "blur_morf", "road_morf", "infid_noise", "infid_square")
     for rival in ("black_lerf", "black_morf", "blur_lerf", "blur_morf", "road_lerf", "road_morf", "sensitivity_n", *lower[3:]):
         if all(rival in methods[name]["rivals"] for name in names):
             others[rival] = ([methods[name]["rivals"][rival]["mean"] for name in names], rival not in lower)
-    found = {}
+    found: dict[str, dict[str, float | int | None]] = {}
     for metric, (values, higher) in others.items():
         known = [(a, b if higher else -b) for a, b in zip(own, values, strict=True) if b is not None]
         if len(known) < 3:
@@ -537,9 +539,7 @@ def _hard_vs_soft(stage: Stage) -> dict[str, Any]:
     learned = stage.settings.score_model.kind == "adm"
     found: dict[str, Any] = {"method": name, "kept": HALF}
     for kind in ("clean", "soft"):
-        preset: Preset = replace(
-            DENOISING, kept=kind, scale=scale, variance="learned_range" if learned else DENOISING.variance
-        )
+        preset: Preset = replace(DENOISING, kept=kind, scale=scale, variance="learned_range" if learned else DENOISING.variance)
         made = fud.regenerate(stage.scene, keep, preset, 1).pixels[:, 0, 0].cpu()
         quality = image_quality.image_quality(made, stage.scene.pixels.cpu())
         found["hard" if kind == "clean" else kind] = {
