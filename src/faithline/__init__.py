@@ -5,6 +5,7 @@
     game = fl.MaskedModel(model, fl.patch_features(image_size=224, patch=16), fl.Baseline.mean())
     maps = fl.attribute("integrated_gradients", game, x)
     result = fl.score(game, x, {"ig": maps, "mine": other})
+    judged = fl.fud_score(game, x, {"ig": maps}, fl.load_score_model("models/score_models/digits_cnn"))
     explainer = fl.load_explainer("models/explainers/digits_cnn/deepfaith", model)
 
 Importing the package loads nothing: a name is looked up in its module when it is first used.
@@ -19,8 +20,11 @@ _PUBLIC = {
     "Features": "faithline.masking",
     "MaskedModel": "faithline.masking",
     "attribute": "faithline.api",
+    "FudResult": "faithline.api",
+    "fud_score": "faithline.api",
     "column_features": "faithline.masking",
     "load_explainer": "faithline.explainers.load",
+    "load_score_model": "faithline.score_models",
     "patch_features": "faithline.masking",
     "score": "faithline.api",
     "token_features": "faithline.masking",

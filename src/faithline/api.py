@@ -1,7 +1,8 @@
-"""The two verbs of the public API, for a model and inputs in memory: `attribute` and `score`. No files, no params."""
+"""The verbs of the public API, for a model and inputs in memory: `attribute`, `score`, `fud_score`. No files, no params."""
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,21 @@ import polars as pl
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.nn import functional
 
+from faithline import fud
 from faithline.attributions.query import Query
 from faithline.attributions.run import attribute_by_name, load_method
 from faithline.bank import Law, Masks, all_keep_sets, draw
 from faithline.config import MAX_EXACT_FEATURES, Methods, MethodSettings, MetricSettings
+from faithline.diffusion.guidance import classifier_evidence
+from faithline.diffusion.presets import ANNEALED, Preset
+from faithline.diffusion.removal import Reduction, Unit, nested_keep
 from faithline.judging import Judge
 from faithline.masking import MaskedModel
-from faithline.metrics import ten
-from faithline.seeding import derive, numpy_generator
+from faithline.metrics import ranking, ten
+from faithline.score_models import LoadedScore
+from faithline.seeding import derive, numpy_generator, torch_generator
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "saliency": {"output": "prob", "absolute": False},
@@ -238,3 +245,157 @@ def _as_features(name: str, game: MaskedModel, x: Tensor, maps: Tensor) -> Tenso
         return features.to_features(maps)
     expected = f"{(len(x), features.n)}" + (f" or {(len(x), *features.map_shape)}" if features.kind == "image" else "")
     raise ValueError(f"maps of {name!r} have shape {tuple(maps.shape)}; {expected} expected")
+
+
+LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""Kept fractions of FUD."""
+
+RANDOM = "random"
+"""Name of the random order that stands beside every judged map."""
+
+
+@dataclass(frozen=True)
+class FudResult:
+    """How one candidate does in-distribution.
+
+    Attributes:
+        score: Mean confidence over levels and draws, mean over images, higher = more faithful.
+        low: Lower end of its bootstrap interval over images.
+        high: Upper end.
+        above_random: (mean, low, high) of the score minus that of random pixels, paired by image.
+        tau: Kendall's tau-b of kept fraction and confidence of each image, (I,); NaN where the confidence is constant.
+        confidences: Of the explained class, (I, F, R).
+        images: What the model saw, pixels in [0, 1], (I, F, R, C, S, S).
+        calls: Of the score model, for all images together.
+    """
+
+    score: float
+    low: float
+    high: float
+    above_random: tuple[float, float, float]
+    tau: Tensor
+    confidences: Tensor
+    images: Tensor
+    calls: int
+
+
+def fud_score(
+    game: MaskedModel,
+    x: Tensor,
+    maps: Mapping[str, Tensor],
+    score_model: LoadedScore,
+    target: Tensor | None = None,
+    *,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    sampler: Preset = ANNEALED,
+    levels: Sequence[float] = LEVELS,
+    draws: int = 4,
+    unit: Unit = "pixel",
+    patch: int = 1,
+    reduction: Reduction = "sum",
+    max_batch: int = 64,
+    bootstrap: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, FudResult]:
+    """Judge attributions of images in-distribution: what they call unimportant is regenerated, not blacked out.
+
+    Args:
+        game: The game; its model is what is judged by.
+        x: Normalised images (I, C, H, W).
+        maps: Candidate -> its maps of x, (I, h, w) or (I, n), higher = supports the class. A random order joins as `random`.
+        score_model: From `load_score_model`; it may have another image size, then everything happens on its grid.
+        target: Class whose evidence is removed, (I,); the model's own first choices where None.
+        mean: Of each channel, by which pixels in [0, 1] were normalised.
+        std: The same.
+        sampler: How removed features are sampled (`faithline.diffusion.presets`).
+        levels: Kept fractions.
+        draws: Reconstructions of each image and level.
+        unit: What stays or goes as one.
+        patch: Side of a patch, for `unit="patch"`.
+        reduction: How channels of a map become one number.
+        max_batch: Images in the score model at once.
+        bootstrap: Resamples of images.
+        confidence: Coverage of the intervals.
+        seed: Seeds noise and ties, by position in x.
+
+    Raises:
+        ValueError: If images, maps, score model or sampler do not fit; a map that is constant or not finite orders nothing.
+    """
+    features = game.features
+    if features.kind != "image":
+        raise ValueError(f"fud_score judges images, not {features.kind} features")
+    if RANDOM in maps:
+        raise ValueError(f"maps: the name {RANDOM!r} is that of the random order")
+    statistics = [torch.tensor(values, dtype=torch.float32).reshape(1, -1, 1, 1) for values in (mean, std)]
+    pixels = x.float() * statistics[1] + statistics[0]
+    if float(pixels.min()) < -1e-3 or float(pixels.max()) > 1 + 1e-3:
+        raise ValueError(f"x has pixels from {float(pixels.min()):.3g} to {float(pixels.max()):.3g} in [0, 1]: give mean and std")
+    if score_model.channels != x.shape[1]:
+        raise ValueError(f"the score model knows images of {score_model.channels} channel(s), x has {x.shape[1]}")
+    if target is None:
+        target = game.predict(x)[1].cpu()
+    size = (score_model.size, score_model.size)
+    if tuple(pixels.shape[-2:]) != size:
+        pixels = functional.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+    if score_model.learned_variance != (sampler.variance == "learned_range"):
+        sampler = replace(sampler, variance="learned_range" if score_model.learned_variance else "fixed_small")
+
+    def predict(images: Tensor) -> Tensor:
+        shape = features.shape[1:]
+        if tuple(images.shape[-2:]) != tuple(shape):
+            images = functional.interpolate(images, tuple(shape), mode="bilinear", antialias=True, align_corners=False)
+        return game.predict((images - statistics[0]) / statistics[1])[0].cpu()
+
+    ids = tuple(range(len(x)))
+    scene = fud.Scene(
+        pixels=pixels.clamp(0, 1),
+        image_ids=ids,
+        targets=target,
+        model=score_model.model,
+        schedule=score_model.schedule,
+        evidence=classifier_evidence(game.model, mean, std, features.shape[1]),
+        seed=seed,
+        max_batch=max_batch,
+    )
+    noise = torch.stack([torch.randn(size, generator=torch_generator(seed, "random pixels", i)) for i in ids])
+    ordered = {RANDOM: noise} | {name: _pixel_map(name, game, candidate, len(x)) for name, candidate in maps.items()}
+    masks = {}
+    for name, candidate in ordered.items():
+        try:
+            masks[name] = nested_keep(candidate, ids, size, tuple(levels), unit, reduction, patch=patch, seed=seed)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    made = {name: fud.regenerate(scene, keep, sampler, draws) for name, keep in masks.items()}
+    own = target.repeat_interleave(len(levels) * draws)
+    confidences = {
+        name: fud.confidence(predict(item.pixels.flatten(0, 2)), own).reshape(item.pixels.shape[:3])
+        for name, item in made.items()
+    }
+    results = {}
+    for name, values in confidences.items():
+        columns = torch.stack([fud.score(values), fud.score(values) - fud.score(confidences[RANDOM])], 1)
+        found = ranking.interval(columns, repeats=bootstrap, confidence=confidence, seed=seed)
+        (score_mean, above), (low, above_low), (high, above_high) = (end.tolist() for end in (found.mean, found.low, found.high))
+        results[name] = FudResult(
+            score=score_mean,
+            low=low,
+            high=high,
+            above_random=(above, above_low, above_high),
+            tau=fud.smoothness(values.mean(2), list(levels)),
+            confidences=values,
+            images=made[name].pixels,
+            calls=int(made[name].calls.sum()),
+        )
+    return results
+
+
+def _pixel_map(name: str, game: MaskedModel, maps: Tensor, count: int) -> Tensor:
+    """Maps of a candidate on any grid: (I, n) as the game's feature grid, (I, h, w) and (I, C, h, w) as they are."""
+    maps = torch.as_tensor(maps).detach().cpu().float()
+    if maps.shape == (count, game.features.n):
+        return game.features.to_map(maps)
+    if maps.ndim in (3, 4) and len(maps) == count:
+        return maps
+    raise ValueError(f"maps of {name!r} have shape {tuple(maps.shape)}; ({count}, {game.features.n}) or ({count}, h, w) expected")

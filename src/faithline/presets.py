@@ -26,6 +26,8 @@ def compose(scale: str, name: str, entry: str) -> str:
     params["tasks"] = {name: task}
     for section in ("table", "text", "image"):
         params[section]["tasks"] = [name] if section == modality else []
+    for section in ("image", "table"):
+        params["fud"][section]["tasks"] = []  # needs a score model that the task's entry does not name
     return yaml.safe_dump(params, sort_keys=False, width=10_000)
 
 

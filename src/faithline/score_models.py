@@ -35,16 +35,22 @@ class LoadedScore:
     Attributes:
         model: Noisy images in [-1, 1] (B, C, size, size) and time steps -> noise.
         schedule: Its noise levels.
+        channels: Of its images.
         size: Side of its images in pixels.
+        learned_variance: Whether it returns the variance of a step too (ADM).
         second: The second classifier, normalised images of the task -> logits; None without one.
         sha256: Of the weights.
+        target_sha256: Of the target that it was made beside.
     """
 
     model: NetworkScore
     schedule: Schedule
+    channels: int
     size: int
+    learned_variance: bool
     second: nn.Module | None
     sha256: str
+    target_sha256: str
 
 
 def folder_of(task: str) -> Path:
@@ -108,6 +114,7 @@ def make(opened: Workspace) -> None:
             "channels": channels,
             "size": size,
             "classes": len(samples.class_names),
+            "inputs": samples.x[0].numel(),
             "range": [-1.0, 1.0],
             "parameters": sum(p.numel() for p in network.parameters()),
             "history": history,
@@ -193,32 +200,26 @@ def _frechet(opened: Workspace, sheet: Tensor) -> dict[str, float]:
     return {"samples": frechet_distance(sampled, real), "training_images": frechet_distance(train, real), "images": count}
 
 
-def load(task: str, samples: Samples, target_sha256: str) -> LoadedScore:
-    """Open the score model of a task.
+def load_score_model(folder: str | Path) -> LoadedScore:
+    """Open a score model by its folder: `models/score_models/<task>`.
 
     Raises:
-        ArtifactError: If a file is missing, damaged or not the one that `model.json` names, or was made for other images.
+        ArtifactError: If a file is missing, damaged or not the one that `model.json` names.
     """
-    folder = folder_of(task)
+    folder = Path(folder)
     info = read_json(folder / "model.json")
     try:
         settings, size, channels = info["settings"], int(info["size"]), int(info["channels"])
-        recorded, value_range, wanted = info["sha256"], info["range"], info["target_sha256"]
-        second, kind = info["second_classifier"], settings["kind"]
-        levels = settings["schedule"]
+        recorded, value_range, target_sha256 = info["sha256"], info["range"], info["target_sha256"]
+        second, kind, levels = info["second_classifier"], settings["kind"], settings["schedule"]
+        classes, inputs = int(info["classes"]), int(info["inputs"])
         schedule = linear_schedule(levels["steps"], levels["first"], levels["last"])
+        dtype = _dtype(settings["precision"])
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{folder}/model.json does not describe a score model ({error!r}): run `dvc repro`") from error
-    if channels != samples.features.shape[0]:
-        raise ArtifactError(f"{folder} knows images of {channels} channel(s), those of {task} have {samples.features.shape[0]}")
-    if kind == "trained" and size != samples.features.shape[1]:
-        raise ArtifactError(f"{folder} was trained on images of {size} pixels, those of {task} have {samples.features.shape[1]}")
     if value_range != [-1.0, 1.0]:
         raise ArtifactError(f"{folder} knows pixel values from {value_range[0]} to {value_range[1]}, -1 to 1 expected")
-    if wanted != target_sha256:
-        raise ArtifactError(f"{folder} was made beside another target ({wanted[:12]}, not {target_sha256[:12]}): run `dvc repro`")
     weights = _tensors(folder / "network.safetensors", recorded)
-    network: nn.Module
     if kind == "adm":
         network = adm_network(ADM_256)
     else:
@@ -228,12 +229,31 @@ def load(task: str, samples: Samples, target_sha256: str) -> LoadedScore:
     _load_weights(network, weights, folder)
     classifier = None
     if second is not None:
-        classifier = second_classifier.build(
-            SecondClassifierSettings.model_validate(second["settings"]), samples.x[0].numel(), len(samples.class_names)
-        )
+        classifier = second_classifier.build(SecondClassifierSettings.model_validate(second["settings"]), inputs, classes)
         _load_weights(classifier, _tensors(folder / "second.safetensors", second["sha256"]), folder)
         classifier = classifier.to(device()).eval().requires_grad_(False)
-    return LoadedScore(NetworkScore(network.to(device()), _dtype(settings["precision"])), schedule, size, classifier, recorded)
+    score = NetworkScore(network.to(device()), dtype)
+    return LoadedScore(score, schedule, channels, size, kind == "adm", classifier, recorded, target_sha256)
+
+
+def load(task: str, samples: Samples, target_sha256: str) -> LoadedScore:
+    """Open the score model of a task.
+
+    Raises:
+        ArtifactError: As `load_score_model`; or it was made for other images, or beside another target.
+    """
+    folder = folder_of(task)
+    loaded = load_score_model(folder)
+    channels, side = samples.features.shape[:2]
+    if loaded.channels != channels:
+        raise ArtifactError(f"{folder} knows images of {loaded.channels} channel(s), those of {task} have {channels}")
+    if not loaded.learned_variance and loaded.size != side:
+        raise ArtifactError(f"{folder} was trained on images of {loaded.size} pixels, those of {task} have {side}")
+    if loaded.target_sha256 != target_sha256:
+        raise ArtifactError(
+            f"{folder} was made beside another target ({loaded.target_sha256[:12]}, not {target_sha256[:12]}): run `dvc repro`"
+        )
+    return loaded
 
 
 def _tensors(path: Path, sha256: str) -> dict[str, Tensor]:
