@@ -55,6 +55,7 @@ def test_what_a_size_allows() -> None:
     assert {metric for metric, setting in small.items() if not setting.published} == {"ms_ssim", "fsim", "vsi"}
     assert quality_settings((8, 8), 1)["ssim"].options["kernel_size"] == 7
     assert quality_settings((8, 8), 1)["ms_ssim"].options["kernel_size"] == 3
+    assert quality_settings((8, 8), 1)["ms_ssim"].options["kernel_sigma"] == pytest.approx(1.5 * 3 / 11)
     assert all(setting.published for setting in quality_settings((161, 161), 3).values())
     assert not quality_settings((160, 160), 3)["ms_ssim"].published
     assert quality_settings((8, 8), 1)["haarpsi"].unavailable == "3 scales need 16 pixels, not 8"
