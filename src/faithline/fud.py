@@ -7,13 +7,11 @@ Source:
     Zhu et al., Faithfulness Under the Distribution: A New Look at Attribution Evaluation, ICLR 2026.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from scipy import stats
 from torch import Tensor
-from torch.nn import functional
 
 from faithline.diffusion.guidance import Evidence
 from faithline.diffusion.presets import Preset
@@ -170,20 +168,9 @@ def matched_random(maps: Tensor, image_ids: tuple[int, ...], seed: int) -> Tenso
         Theiler et al., 1992, surrogate data by phase randomisation.
     """
     side = tuple(maps.shape[-2:])
-    noise = torch.stack([torch.randn(side, generator=torch_generator(seed, "matched random", i)) for i in image_ids])
-    phase = torch.fft.rfft2(noise)
-    phase = phase / phase.abs().clamp_min(torch.finfo(torch.float32).tiny)
-    if maps.ndim == 4:
-        phase = phase[:, None]
-    return torch.fft.irfft2(torch.fft.rfft2(maps.float()).abs() * phase, s=side)
-
-
-def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (I, h, w) at another size (bilinear): maps are resized, masks never."""
-    if tuple(maps.shape[-2:]) == size:
-        return maps
-    return functional.interpolate(maps[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
-
-
-Predict = Callable[[Tensor], Tensor]
-"""Pixels in [0, 1] (Q, C, S, S) -> logits (Q, classes)."""
+    found = []
+    for own, image_id in zip(maps.float(), image_ids, strict=True):  # one by one: an FFT of many rounds otherwise than of one
+        phase = torch.fft.rfft2(torch.randn(side, generator=torch_generator(seed, "matched random", image_id)))
+        phase = phase / phase.abs().clamp_min(torch.finfo(torch.float32).tiny)
+        found.append(torch.fft.irfft2(torch.fft.rfft2(own).abs() * phase, s=side))
+    return torch.stack(found)

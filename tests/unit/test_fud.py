@@ -188,7 +188,11 @@ def test_a_map_on_the_features_is_the_map_on_their_pixels() -> None:
     ("maps", "changes", "message"),
     [
         ({"flat": torch.ones(12, SIDE, SIDE)}, {}, "flat: attribution: the map of image 0 is constant"),
-        ({"nan": torch.full((12, SIDE, SIDE), torch.nan)}, {}, "nan: attribution: the map of image 0 has values that are not finite"),
+        (
+            {"nan": torch.full((12, SIDE, SIDE), torch.nan)},
+            {},
+            "nan: attribution: the map of image 0 has values that are not finite",
+        ),
         ({"few": torch.rand(3, SIDE, SIDE)}, {}, r"maps of 'few' have shape \(3, 6, 6\)"),
         ({"a": truth(12)}, {"levels": [1.0, 0.5]}, r"different numbers in \(0, 1\) expected"),
         ({"a": truth(12)}, {"std": [4.0]}, r"x has pixels from .* in \[0, 1\]: give mean and std"),

@@ -165,7 +165,8 @@ def reconstruct(
     dose, norm = torch.zeros(len(images)), torch.zeros(len(images))
     # A hard mask that keeps everything leaves nothing to do.
     whole = items.keep.flatten(1).all(1) if preset.hard else torch.zeros(len(images), dtype=torch.bool)
-    for rows in (~whole).nonzero()[:, 0].cpu().split(max_batch):
+    todo = (~whole).nonzero()[:, 0].cpu()
+    for rows in todo.split(max_batch) if len(todo) else ():
         padded = torch.cat([rows, rows[:1].expand(max_batch - len(rows))])
         run = _Run(model, schedule, preset, items, evidence, padded, seed, watch)
         for step in steps:
