@@ -248,8 +248,9 @@ def sample(opened: Workspace, name: str) -> None:
             opened.params.seed,
             opened.task,
             name,
-            settings.model_dump(exclude={"tasks", "methods", "explainers", "evidence", "score_model", "second_classifier"}),
-            opened.params.report.reference,
+            [settings.samples, settings.draws, settings.levels, settings.unit, settings.patch, settings.reduction],
+            [settings.target, settings.max_batch, settings.sampler.model_dump(), settings.variants, settings.variant_samples],
+            [settings.controls, opened.params.report.reference] if name == CONTROLS else [],
         ],
         [
             *engine.loaded_code(),

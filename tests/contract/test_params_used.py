@@ -26,6 +26,12 @@ JOBS = {
     "curate@digits_cnn": ("curate", TINY),
     "explain_image@digits_cnn-deepfaith": ("explain", TINY, "deepfaith"),
     "evaluate@digits_cnn": ("evaluate", TINY),
+    "score_model@digits_cnn": ("score_model", TINY),
+    "fud_method@digits_cnn-integrated_gradients": ("fud", TINY, "integrated_gradients"),
+    "fud_method@digits_cnn-lime": ("fud", TINY, "lime"),
+    "fud_explainer@digits_cnn-deepfaith": ("fud", TINY, "deepfaith"),
+    "fud_control@digits_cnn": ("fud", TINY, "controls"),
+    "fud_score@digits_cnn": ("fud_score", TINY),
     "report": ("report",),
 }
 """Jobs of the real pipeline, and the same on a task small enough to run here; in the order of the pipeline."""
@@ -58,7 +64,8 @@ class Watched:
                 self._label(value, key)
             elif isinstance(value, dict):
                 for entry, inner in value.items():
-                    self._label(inner, f"{key}.{entry}")
+                    if isinstance(inner, config.Section):
+                        self._label(inner, f"{key}.{entry}")
                 section.__dict__[name] = WatchedNames(value, key, self.used)
 
     def read(self, section: config.Section, name: str) -> Any:
@@ -116,7 +123,7 @@ def used(world: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     task = params["tasks"][TINY]
     task["game"] = {**task["game"], "baseline": "blur", "insertion_baseline": "noise"}
     params["tasks"] = {TINY: task}
-    params["table"]["tasks"], params["text"]["tasks"] = [], []
+    params["table"]["tasks"], params["text"]["tasks"], params["fud"]["table"]["tasks"] = [], [], []
     params["image"]["methods"].pop("banzhaf", None)
     params["curves"]["skip_duplicates"] = True
     (world / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
