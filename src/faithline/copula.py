@@ -281,15 +281,12 @@ def _gibbs(latent: Tensor, low: Tensor, high: Tensor, precision: Tensor, moves: 
             # Sums over one short row: what a batch mate holds changes no bit.
             others = (latent * precision[column]).sum(1) - latent[:, column] * precision[column, column]
             mean = -others * std**2
-            bounds = ((edge[..., column] - mean) / std for edge in (low, high))
-            drawn = mean + std * _between(*bounds, own)
+            drawn = mean + std * _between((low[..., column] - mean) / std, (high[..., column] - mean) / std, own)
             latent[:, column] = torch.minimum(torch.maximum(drawn, low[..., column]), high[..., column])
     return latent
 
 
-def _conditional(
-    copula: Copula, kept: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor, moves: Tensor
-) -> Tensor:
+def _conditional(copula: Copula, kept: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor, moves: Tensor) -> Tensor:
     """Latent normals of rows whose kept columns have latents within bounds (n,); float64 (Q, n).
 
     Args:

@@ -226,7 +226,9 @@ def exact_fill(
         ValueError: If shapes disagree, or there is nothing to choose from although a tilt is asked for.
     """
     if keep.dtype != torch.bool or keep.shape != (len(pixels), keep.shape[1], *pixels.shape[1:]):
-        raise ValueError(f"keep is {keep.dtype} {tuple(keep.shape)}: bool (I, F, 1, side, side) expected for {tuple(pixels.shape)}")
+        raise ValueError(
+            f"keep is {keep.dtype} {tuple(keep.shape)}: bool (I, F, 1, side, side) expected for {tuple(pixels.shape)}"
+        )
     if draws < 1 or candidates < 1 or (scale != 0 and candidates == 1):
         raise ValueError(f"{draws} draws of {candidates} candidates: at least 1 each, and 2 candidates for a tilt of {scale}")
     root = torch.linalg.cholesky(task.covariance)
@@ -289,4 +291,3 @@ def _conditional(task: GlyphTask, clean: Tensor, kept: Tensor, texture: Tensor, 
     factor = torch.linalg.cholesky(task.covariance[kept][:, kept])
     off = torch.cholesky_solve((clean - free)[:, kept].T, factor)
     return free + (task.covariance[:, kept] @ off).T
-

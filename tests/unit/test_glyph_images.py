@@ -43,7 +43,12 @@ def fill(task: glyphs.GlyphTask, images: glyphs.GlyphImages, keep: Tensor, rows:
     settings = {"draws": 2, "scale": 0.0, "candidates": 8, "seed": 1, **how}
     ids = list(range(len(images.label)))
     return glyphs.exact_fill(
-        task, images.pixels[rows], [ids[i] for i in rows], keep[rows], images.label[rows], **settings  # type: ignore[arg-type]
+        task,
+        images.pixels[rows],
+        [ids[i] for i in rows],
+        keep[rows],
+        images.label[rows],
+        **settings,  # type: ignore[arg-type]
     )
 
 
