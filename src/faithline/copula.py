@@ -1,11 +1,11 @@
 """Removing columns of a table in distribution: a Gaussian copula, whose conditionals are drawn in its latent normals.
 
-Marginals are the empirical ones. Each value has an interval of cumulated shares `(share below it, share up to it]`. Where ties are
-rare the latent normal is the quantile of the middle of that interval. In a column with a frequent value (`_FREQUENT`) it is
+Marginals are the empirical ones. Each value has an interval of cumulated shares `(share below it, share up to it]`. Where ties
+are rare the latent is the quantile of the middle of that interval. In a column with a frequent value (`_FREQUENT`) it is
 anywhere in the quantiles of the interval: such latents are drawn from their joint conditional (Gibbs sampling), in the fit as in
 the removal, because a point in their place would understate every correlation. A draw goes back to a value of the training rows
-by the inverse of the same shares, so that discrete columns stay discrete. A constant column is allowed: it correlates with nothing
-and is always regenerated as it was.
+by the inverse of the same shares, so that discrete columns stay discrete. A constant column is allowed: it correlates with
+nothing and is always regenerated as it was.
 """
 
 from collections.abc import Callable, Sequence
@@ -149,9 +149,9 @@ def reconstruct_rows(
 ) -> Rows:
     """Regenerate removed columns from their conditional given the kept ones, tilted by `p_y^-s`.
 
-    Each draw has candidates from the conditional, of which one is chosen with weight `p^-s`. As candidates grow this is the tilted
-    conditional; with few, or where `effective` is small, it is less tilted. A sample id and a draw name all random numbers,
-    whatever map, level or batch.
+    Each draw has candidates from the conditional, of which one is chosen with weight `p^-s`. As candidates grow this is the
+    tilted conditional; with few, or where `effective` is small, it is less tilted. A sample id and a draw name all random
+    numbers, whatever map, level or batch.
 
     Args:
         copula: The distribution.
