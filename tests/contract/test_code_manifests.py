@@ -93,7 +93,7 @@ def test_the_libraries_of_fud_change_its_manifests_only(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "x==1\n")
     after = manifests(tmp_path)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"score_model.txt", "fud.txt", "fud_score.txt"}
+    assert changed == {"score_model.txt", "fud.txt", "fud_score.txt", "fud_table.txt"}
 
 
 def test_what_a_task_file_imports_is_in_every_manifest_and_the_task_file_is_not(tmp_path: Path) -> None:
