@@ -70,6 +70,8 @@ def scaled(pictures: Path, on_gpu: bool) -> dict[str, Any]:
                 methods[name] |= few
         for explainer in params["image"]["explainers"].values():
             explainer |= {"epochs": 3, "batch": 4, "masks_per_step": 16}
+        for refinement in params["image"]["refinements"].values():
+            refinement |= {"masks": 16}
     return params
 
 
