@@ -167,6 +167,8 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if on_gpu else f"{os.cpu_count()} CPU cores (small form)"
     print(f"device: {name}; torch {torch.__version__}", flush=True)
+    if not on_gpu:
+        print("no GPU: 14 photographs at 96 px, 6 steps, 3 epochs; the numbers only test this script", flush=True)
     start = time.perf_counter()
     place = out / "run"
     place.mkdir()
