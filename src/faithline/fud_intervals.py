@@ -28,7 +28,8 @@ def pairs(scores: Mapping[str, Tensor], params: Params) -> list[dict[str, Any]]:
     for (a, b), row, column in zip(names, interval(differences, params), differences.T, strict=True):
         apart = row["low"] is not None and not row["low"] <= 0 <= row["high"]
         known = column[~column.isnan()]
-        mean, spread = float(known.mean()), float(known.std())
-        needed = None if mean == 0 or len(known) < 2 else math.ceil((z * spread / mean) ** 2)
+        needed = None
+        if len(known) > 1 and float(known.mean()) != 0:
+            needed = math.ceil((z * float(known.std()) / float(known.mean())) ** 2)
         rows.append({"first": a, "second": b, "difference": row, "separated": apart, "images_needed": needed})
     return rows

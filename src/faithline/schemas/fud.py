@@ -116,8 +116,6 @@ class EvidenceSettings(Section):
     """Of the detector in feature space."""
     subsets: Annotated[int, Field(ge=3)]
     """Random subsets a size, for Sensitivity-N."""
-    perturbations: Annotated[int, Field(ge=2)]
-    """A map, for INFID."""
     noise: Positive
     """Standard deviation of INFID's noisy baseline, pixels in [0, 1]."""
     blur: Positive
