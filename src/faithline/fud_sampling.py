@@ -25,7 +25,7 @@ from faithline.diffusion.removal import nested_keep
 from faithline.errors import ArtifactError
 from faithline.explainers.load import load_explainer
 from faithline.fud import Scene
-from faithline.maps import read_maps, read_misfit
+from faithline.maps import read_maps, read_misfit, write_misfit
 from faithline.schemas.fud import ImageFudSettings, SamplerSettings
 from faithline.seeding import device, torch_generator
 from faithline.workspace import Workspace
@@ -173,10 +173,17 @@ def candidate_maps(opened: Workspace, name: str, ids: Tensor) -> Tensor:
         explainer = load_explainer(folder, opened.target.model, max_batch=opened.settings.game.max_batch)
         return samples.features.to_map(explainer(samples.x[ids]).cpu())
     folder = workspace.attribution_folder(opened.task, name)
-    if (reason := read_misfit(folder, opened.target.sha256)) is not None:
-        raise ArtifactError(f"{name} does not fit {opened.task} ({reason}): take it out of fud.image.methods")
+    if (reason := misfit(opened, name)) is not None:
+        raise ArtifactError(f"{name} does not fit {opened.task}: {reason}")
     stored = read_maps(folder, samples.features, opened.target.sha256).of(ids)
     return torch.where(stored.finite[:, None, None], stored.maps, torch.nan)
+
+
+def misfit(opened: Workspace, name: str) -> str | None:
+    """Why a prior method does not fit the target of a task; None for one that does, and for explainers and controls."""
+    if name not in opened.params.image.methods:
+        return None
+    return read_misfit(workspace.attribution_folder(opened.task, name), opened.target.sha256)
 
 
 def orders_something(maps: Tensor) -> Tensor:
@@ -244,8 +251,12 @@ def keep_masks(stage: Stage, maps: Tensor, levels: Sequence[float]) -> Tensor:
 def sample(opened: Workspace, name: str) -> None:
     """Regenerate what a candidate's maps remove and write `data/fud/<task>/<name>/`.
 
-    Work is cut into groups of images; a killed run finds the finished ones again and ends with the same bytes.
+    Work is cut into groups of images; a killed run finds the finished ones again and ends with the same bytes. Of a method that
+    does not fit the target, the folder says why.
     """
+    if (reason := misfit(opened, name)) is not None:
+        write_misfit(folder_of(opened.task, name), reason, {**opened.metadata(), "candidate": name})
+        return
     stage = open_stage(opened)
     settings = stage.settings
     removed_by = orders(stage, name)

@@ -84,7 +84,8 @@ def judge(opened: Workspace) -> None:
     settings, levels = stage.settings, list(stage.settings.levels)
     names = [*settings.methods, *settings.explainers]
     refuse_strangers(fud_sampling.folder_of(opened.task, ""), [*names, CONTROLS])
-    candidates = {name: _candidate(stage, name) for name in names}
+    misfits = {name: reason for name in settings.methods if (reason := fud_sampling.misfit(opened, name)) is not None}
+    candidates = {name: _candidate(stage, name) for name in names if name not in misfits}
     controls = read_table(fud_sampling.folder_of(opened.task, CONTROLS), COLUMNS)
     for control in settings.controls:
         candidates[control] = _judged(stage, "control", controls.filter(pl.col("candidate") == control))
@@ -100,6 +101,7 @@ def judge(opened: Workspace) -> None:
         "conventions": _conventions(stage),
         "target": {"accuracy": opened.target.info["accuracy"], "clean_confidence": float(full.mean())},
         "score_model": read_json(score_models.folder_of(opened.task) / "model.json"),
+        "misfits": misfits,
         "empty_confidence": float(empty.mean()),
         "methods": _methods(stage, candidates, levels, full, empty),
         "pairs": pairs({name: fud.score(item.prob) for name, item in candidates.items()}, opened.params),

@@ -50,7 +50,7 @@ def setup(seed: int) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let the allocator reuse freed memory instead of giving it back: else each large tensor is fresh pages, zeroed by the kernel.
+    """Let the allocator reuse freed memory, not give it back: else each large tensor is fresh pages, zeroed by the kernel.
 
     On a CPU that is most of the time of a batch of photographs. Only glibc has the switches.
     """

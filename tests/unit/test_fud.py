@@ -116,8 +116,26 @@ def test_nothing_depends_on_batch_or_company() -> None:
 
 
 def test_an_image_outside_0_to_1_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"values from -1 to .*: pixels in \[0, 1\] expected"):
-        replace(scene(), pixels=images(4) * 2 - 1.0 + (images(4) * 0 - 1) * 0 - (images(4).min() * 2 - 1 + 1))
+    with pytest.raises(ValueError, match=r"values from -1 to -1: pixels in \[0, 1\] expected"):
+        replace(scene(), pixels=-torch.ones(4, 1, SIDE, SIDE))
+    with pytest.raises(ValueError, match=r"pixels in \[0, 1\] expected"):
+        replace(scene(), pixels=torch.full((4, 1, SIDE, SIDE), torch.nan))
+
+
+def test_removed_pixels_fit_the_kept_ones_in_the_same_units() -> None:
+    """Spec mutation: [0, 1] against [-1, 1]. Smooth images with dark borders are dark inside, not gray."""
+    where = replace(scene(), pixels=torch.full((4, 1, SIDE, SIDE), 0.2))
+    keep_all_but_one = torch.ones(4, 1, 1, SIDE, SIDE, dtype=torch.bool)
+    keep_all_but_one[..., 2, 2] = False
+    made = fud.regenerate(where, keep_all_but_one, replace(SHORT, scale=0.0), 8).pixels[..., 2, 2]
+    assert float(made.mean()) == pytest.approx(0.2, abs=0.06)
+
+
+def test_confidence_is_the_softmax_of_each_row_s_own_class() -> None:
+    """Spec mutations: a double softmax, and a class index that is not gathered."""
+    logits = torch.tensor([[0.0, 3.0], [0.0, 3.0], [1.0, 1.0]]).log1p()
+    found = fud.confidence(logits, torch.tensor([0, 1, 1]))
+    assert found.tolist() == pytest.approx([0.2, 0.8, 0.5])
 
 
 def test_tau_tells_falling_from_rising() -> None:

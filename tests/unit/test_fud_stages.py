@@ -14,6 +14,7 @@ from faithline import config, engine, fud_sampling, score_models, workspace
 from faithline.artifacts import read_json, read_table
 from faithline.errors import ArtifactError
 from faithline.fud_sampling import COLUMNS, CONTROLS, EMPTY, MAIN
+from faithline.maps import write_misfit
 from faithline.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -193,6 +194,30 @@ def test_a_map_that_orders_nothing_is_null_and_counted(here: Path, monkeypatch: 
     monkeypatch.setattr(fud_sampling, "candidate_maps", lambda *args: torch.zeros_like(real(*args)))
     with pytest.raises(ArtifactError, match=r"lime has no map of samples .* that orders anything"):
         fud_sampling.sample(opened(), "lime")
+
+
+def test_the_class_is_the_predicted_one_or_the_label_as_asked(here: Path) -> None:
+    """Spec mutation: label against prediction. One image is called otherwise than it is labelled."""
+    task = opened()
+    first = int(task.samples.index("test")[0])
+    task.samples.label[first] = 1 - task.explained[first]
+    assert int(fud_sampling.open_stage(task).scene.targets[0]) == int(task.explained[first])
+    raw = yaml.safe_load(Path("params.yaml").read_text())
+    raw["fud"]["image"]["target"] = "label"
+    Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    other = opened()
+    other.samples.label[first] = 1 - other.explained[first]
+    assert int(fud_sampling.open_stage(other).scene.targets[0]) == 1 - int(other.explained[first])
+
+
+def test_a_method_that_does_not_fit_says_so(here: Path) -> None:
+    write_misfit(workspace.attribution_folder(TASK, "lime"), "no reason", {**opened().metadata(), "method": "lime"})
+    fud_sampling.sample(opened(), "lime")
+    assert [path.name for path in fud_sampling.folder_of(TASK, "lime").iterdir()] == ["does_not_fit.json"]
+    run_stage_script(here, "fud_score", TASK)
+    result = read_json(f"reports/fud/{TASK}.json")
+    assert result["misfits"] == {"lime": "no reason"}
+    assert "lime" not in result["methods"]
 
 
 def test_a_score_model_of_another_target_is_refused(here: Path) -> None:
