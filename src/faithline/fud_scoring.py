@@ -118,7 +118,7 @@ def judge(opened: Workspace) -> None:
     result["agreement"] = _agreement(opened, stage, result["methods"])
     result["hard_vs_soft"] = _hard_vs_soft(stage)
     result["chain"] = _chain(stage, clean_logits)
-    result["reference"] = _reference(opened.task)
+    result["reference"] = _reference(stage)
     write_json(f"reports/fud/{opened.task}.json", result)
 
 
@@ -621,7 +621,11 @@ def _chain(stage: Stage, clean_logits: Tensor) -> dict[str, Any]:
     return {"steps": rows, "half_way_remaining": entered[0], "images": len(stage.scene.image_ids)}
 
 
-def _reference(task: str) -> dict[str, Any] | None:
-    """Agreement with a reference of many calls (benchmarks/fud_reference.py), where one was made for the task."""
-    path = Path("benchmarks/fud_reference") / f"{task}.json"
-    return read_json(path) if path.exists() else None
+def _reference(stage: Stage) -> dict[str, Any] | None:
+    """Agreement with a sampler of many calls (benchmarks/fud_reference.py); None where none was run with these very models."""
+    path = Path("benchmarks/fud_reference") / f"{stage.opened.task}.json"
+    if not path.exists():
+        return None
+    found = read_json(path)
+    same = (found["target_sha256"], found["score_model_sha256"]) == (stage.opened.target.sha256, stage.score.sha256)
+    return found if same else None

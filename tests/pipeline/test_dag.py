@@ -28,7 +28,7 @@ def test_every_job_ran_once_and_made_all_it_names(pipeline: Checkout) -> None:
     log = (pipeline.folder.parent / "repro.log").read_text()
     stages = pipeline.stages()
     assert ran(log) == stages
-    assert len(stages) <= 21, "this suite must stay quick"
+    assert len(stages) <= 28, "this suite must stay quick"
     locked = yaml.safe_load((pipeline.folder / "dvc.lock").read_text())["stages"]
     assert set(locked) == stages
     for path in pipeline.outputs():
@@ -45,6 +45,7 @@ def test_every_job_ran_once_and_made_all_it_names(pipeline: Checkout) -> None:
             f"data/evaluation/{task}/scores.parquet",
             f"reports/metrics/{task}.json",
             f"reports/curate/{task}.json",
+            f"reports/fud/{task}.json",
         ):
             assert (pipeline.folder / path).is_file(), path
     assert (pipeline.folder / "reports/index.html").stat().st_size > 10_000
@@ -133,14 +134,14 @@ def kinds(stages: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("old", "new", "direct", "later"),
     [
-        ("quantile: 0.2", "quantile: 0.3", {"curate"}, {"curate", "explain", "evaluate", "report"}),
-        ("bootstrap: 100", "bootstrap: 200", {"evaluate", "report"}, {"evaluate", "report"}),
+        ("quantile: 0.2", "quantile: 0.3", {"curate"}, {"curate", "explain", "evaluate", "fud", "report"}),
+        ("bootstrap: 100", "bootstrap: 200", {"evaluate", "fud", "report"}, {"evaluate", "fud", "report"}),
         ("gallery: 3", "gallery: 2", {"report"}, {"report"}),
         (
             "skip_duplicates: false",
             "skip_duplicates: true",
             {"curves", "report"},
-            {"curves", "curate", "explain", "evaluate", "report"},
+            {"curves", "curate", "explain", "evaluate", "fud", "report"},
         ),
     ],
 )
@@ -165,7 +166,7 @@ def test_a_value_of_one_explainer_reruns_that_explainer_only(pipeline: Checkout)
         pipeline.write("params.yaml", before)
     column = "explain_table@affairs_mlp-deepfaith_paper"
     assert stages == {column, "evaluate@affairs_mlp", "report"}, "whoever lists the explainers' values says so"
-    assert pipeline.descendants({column}) == {column, "evaluate@affairs_mlp", "report"}
+    assert pipeline.descendants({column}) == {column, "evaluate@affairs_mlp", "fud_table@affairs_mlp", "report"}
 
 
 def test_a_method_s_file_reruns_its_columns_only(pipeline: Checkout) -> None:
@@ -178,7 +179,25 @@ def test_a_method_s_file_reruns_its_columns_only(pipeline: Checkout) -> None:
     assert stages == {"attribute_table@affairs_mlp-kernel_shap"}
     later = pipeline.descendants(stages)
     assert not [name for name in later if "digits_cnn" in name], "a task without the method is left alone"
-    assert kinds(later) == {"attribute", "curves", "curate", "explain", "evaluate", "report"}
+    assert kinds(later) == {"attribute", "curves", "curate", "explain", "evaluate", "fud", "report"}
+
+
+def test_a_sampler_s_value_resamples_and_trains_nothing(pipeline: Checkout) -> None:
+    """Spec fud.md, check 20; what only the scores read resamples nothing."""
+    params = pipeline.params()
+    before = (pipeline.folder / "params.yaml").read_text()
+    sampled = {f"fud_{kind}@digits_cnn" + (f"-{name}" if name else "") for kind, name in (
+        ("method", "integrated_gradients"), ("method", "lime"), ("explainer", "deepfaith"), ("control", ""))}  # fmt: skip
+    try:
+        params["fud"]["image"]["sampler"]["scale"] = 2.0
+        pipeline.set_params(params)
+        assert pipeline.would_run() == {*sampled, "fud_score@digits_cnn", "report"}
+        params["fud"]["image"]["sampler"]["scale"] = 4.0
+        params["fud"]["image"]["evidence"]["neighbours"] = 4
+        pipeline.set_params(params)
+        assert pipeline.would_run() == {"fud_score@digits_cnn", "report"}
+    finally:
+        pipeline.write("params.yaml", before)
 
 
 def test_a_comment_reruns_nothing(pipeline: Checkout) -> None:
