@@ -622,8 +622,8 @@ def _chain(stage: Stage, clean_logits: Tensor) -> dict[str, Any]:
 
 
 def _reference(stage: Stage) -> dict[str, Any] | None:
-    """Agreement with a sampler of many calls (benchmarks/fud_reference.py); None where none was run with these very models."""
-    path = Path("benchmarks/fud_reference") / f"{stage.opened.task}.json"
+    """Agreement with a sampler of many calls (benchmarks/fud_many_calls/rank.py); None where none was run with these very models."""
+    path = Path("benchmarks/fud_many_calls") / f"{stage.opened.task}.json"
     if not path.exists():
         return None
     found = read_json(path)

@@ -1,6 +1,6 @@
-"""Does the affordable sampler rank methods as a reference of many calls does? `python benchmarks/fud_reference.py TASK`
+"""Does the affordable sampler rank methods as a reference of many calls does? `python benchmarks/fud_many_calls/rank.py TASK`
 
-Run it in a checkout whose pipeline has run; it writes `benchmarks/fud_reference/TASK.json`, which `fud_score` reads. Finished
+Run it in a checkout whose pipeline has run; it writes `benchmarks/fud_many_calls/TASK.json`, which `fud_score` reads. Finished
 candidates lie in `.scratch/fud_reference` and are found again.
 """
 
@@ -58,9 +58,8 @@ def main() -> None:
     stage = fud_sampling.open_stage(opened)
     preset = fud_sampling.preset_of(stage.settings.sampler)
     reference = replace(preset, denoising_steps=STEPS, langevin_levels=AT, langevin_steps=LEVEL_STEPS)
-    calls = {
-        label: cost(plan(item, stage.score.schedule)).calls for label, item in (("preset", preset), ("reference", reference))
-    }
+    samplers = {"preset": preset, "reference": reference}
+    calls = {label: cost(plan(item, stage.score.schedule)).calls for label, item in samplers.items()}
     print(f"plan: {IMAGES * len(LEVELS) * len(CANDIDATES) * sum(calls.values()):,} calls of the score model", flush=True)
     controls = {order.candidate: order.maps for order in fud_sampling.orders(stage, fud_sampling.CONTROLS)}
     scores: dict[str, dict[str, Tensor]] = {"preset": {}, "reference": {}}
@@ -97,7 +96,7 @@ def main() -> None:
         },
         "images_to_separate_neighbours": {f"{a} > {b}": needed[frozenset((a, b))] for a, b in pairwise(order)},
     }
-    write_json(Path("benchmarks/fud_reference") / f"{task}.json", result)
+    write_json(Path("benchmarks/fud_many_calls") / f"{task}.json", result)
     print(json.dumps({key: result[key] for key in ("kendall_tau", "separated_pairs", "separated_pairs_agreement", "call_ratio")}))
 
 
