@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/fud.py
 
 The score model is that of params.yaml (untrained: weights change no time), images have the size of digits, half of the pixels are
-kept. The peer is diffusers' DDPMScheduler stepping one image at a time with the kept pixels put back after each step. Both sides take
-denoising steps only, with the same network; times are the least of several, the sides take turns.
+kept. The peer is diffusers' DDPMScheduler stepping one image at a time, with the kept pixels put back after each step. Both sides
+take denoising steps only, with the same network; times are the least of several, the sides take turns.
 """
 
 import time
