@@ -23,7 +23,7 @@ from faithline.errors import ArtifactError
 from faithline.masking import Features, column_features, patch_features, token_features
 from faithline.metrics.catalogue import METRICS
 from faithline.reporting import figures, findings, gallery, leaderboard, results, site
-from faithline.reporting.results import Interval
+from faithline.reporting.records import Interval
 
 HOSTILE = '<script>alert("x")</script> & <img src=http://evil.example/x.png onerror=alert(1)> | [a](http://evil.example)'
 TASKS = {"toy_table": "table", "toy_text": "text", "toy_image": "image"}

@@ -181,7 +181,10 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     mark: float | None = None,
 ) -> Markup:
-    """Lines with bands over a shared x axis; a dashed line marks one of its values. The legend is the page's, once for a group of charts (see `Series.style`)."""
+    """Lines with bands over a shared x axis; a dashed line marks one of its values.
+
+    The legend is the page's, once for a group of charts (see `Series.style`).
+    """
     xs = [value for line in series for value in line.x]
     ys = [value for line in series for value in (*line.mean, *line.low, *line.high)]
     if not ys:

@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from pydantic import Field
 
 from faithline.artifacts import read_table
 from faithline.config import Params
 from faithline.reporting.records import Interval, Record
 
-FILMS = {"kind": pl.String, "sample_id": pl.Int64, "candidate": pl.String, "level": pl.Float64, "prob": pl.Float64, "png": pl.Binary}
+FILMS = {
+    "kind": pl.String,
+    "sample_id": pl.Int64,
+    "candidate": pl.String,
+    "level": pl.Float64,
+    "prob": pl.Float64,
+    "png": pl.Binary,
+}
 """One row a picture; `kind`: `image`, `fud`, `black`, `sheet` (of the score model), `training`."""
 QUALITY: dict[str, bool] = {
     "psnr": True,
@@ -39,10 +47,10 @@ class FudMethod(Record):
     above_matched_random: Interval | None = None
     calibrated: Interval | None = None
     above_random: Interval | None = None
-    curve: list[Interval] = []
-    matched_curve: list[Interval] = []
-    second_curve: list[Interval] = []
-    rivals: dict[str, Interval] = {}
+    curve: tuple[Interval, ...] = ()
+    matched_curve: tuple[Interval, ...] = ()
+    second_curve: tuple[Interval, ...] = ()
+    rivals: dict[str, Interval] = Field(default_factory=dict)
 
 
 class Pair(Record):
@@ -69,9 +77,9 @@ class Evidence(Record):
     gmsd: float | None = None
     haarpsi: float | None = None
     vsi: float | None = None
-    auroc_by_level: dict[str, float] = {}
-    intervals: dict[str, Interval] = {}
-    minus_fud: dict[str, Interval] = {}
+    auroc_by_level: dict[str, float] = Field(default_factory=dict)
+    intervals: dict[str, Interval] = Field(default_factory=dict)
+    minus_fud: dict[str, Interval] = Field(default_factory=dict)
 
 
 class QualitySetting(Record):
@@ -109,7 +117,7 @@ class HardSoft(Record):
     kept: float
     hard: dict[str, float | None]
     soft: dict[str, float | None]
-    hard_minus_soft: dict[str, Interval] = {}
+    hard_minus_soft: dict[str, Interval] = Field(default_factory=dict)
 
 
 class ChainStep(Record):
@@ -155,7 +163,7 @@ class ScoreModel(Record):
     size: int
     parameters: int
     frechet: Frechet
-    history: list[dict[str, float]] = []
+    history: tuple[dict[str, float], ...] = ()
     second_classifier: dict[str, Any] | None = None
 
 
@@ -175,14 +183,14 @@ class FudResults(Record):
     pairs: list[Pair]
     conventions: dict[str, Any]
     images: int | None = None
-    levels: list[float] = []
-    target: dict[str, float | None] = {}
+    levels: tuple[float, ...] = ()
+    target: dict[str, float | None] = Field(default_factory=dict)
     empty_confidence: float | None = None
     score_model: ScoreModel | None = None
-    samplers: dict[str, Sampler] = {}
-    evidence: dict[str, Evidence] = {}
-    settings_of_quality: dict[str, QualitySetting] = {}
-    agreement: dict[str, Agreement] = {}
+    samplers: dict[str, Sampler] = Field(default_factory=dict)
+    evidence: dict[str, Evidence] = Field(default_factory=dict)
+    settings_of_quality: dict[str, QualitySetting] = Field(default_factory=dict)
+    agreement: dict[str, Agreement] = Field(default_factory=dict)
     hard_vs_soft: HardSoft | None = None
     chain: Chain | None = None
     second: Second | None = None

@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Film:
-    """One image: the clean picture, and by row (candidate, what removed pixels become) a frame a level."""
+    """One image: by row (candidate, what removed pixels become) the clean picture and a frame a level."""
 
     sample_id: int
-    clean: Frame
     rows: tuple[tuple[str, str, tuple[Frame, ...]], ...]
 
 
@@ -95,6 +95,7 @@ class Section:
     sheets: Mapping[str, str]
     evidence_columns: tuple[Column, ...]
     evidence: tuple[tuple[str, str, tuple[Row, ...]], ...]
+    own_settings: bool
     by_level: Markup
     level_legend: tuple[Series, ...]
     chain: Markup
@@ -108,7 +109,7 @@ class Section:
 def section(task: FudTask, benchmarks: Mapping[str, Mapping[str, Any]]) -> Section:
     """Everything of one task; parts that its file lacks are empty."""
     results = task.results
-    columns, groups = _ranking(results)
+    columns, groups = ranking(results)
     lines = _lines(results)
     by_level = _by_level(results)
     return Section(
@@ -131,6 +132,7 @@ def section(task: FudTask, benchmarks: Mapping[str, Mapping[str, Any]]) -> Secti
         sheets=_sheets(task.films),
         evidence_columns=_evidence_columns(results),
         evidence=_evidence(results),
+        own_settings=not all(item.published for item in results.settings_of_quality.values()),
         by_level=line_chart(
             by_level,
             title=f"Energy AUROC by kept fraction, {task.name}",
@@ -215,7 +217,9 @@ def _in_distribution(results: FudResults) -> list[str]:
         return []
     auroc = own.intervals.get("auroc")
     if auroc is None or auroc.low is None or auroc.high is None:
-        return [f"An energy detector tells FUD's pictures from clean ones with AUROC {number(own.auroc)}; its interval is missing."]
+        return [
+            f"An energy detector tells FUD's pictures from clean ones with AUROC {number(own.auroc)}; its interval is missing."
+        ]
     found = f"AUROC {number(own.auroc)} ({range_text(auroc)}; 0.5 is chance)"
     if auroc.low > 0.5:
         text = f"The removals are not fully in-distribution: an energy detector tells them from clean pictures with {found}"
@@ -239,7 +243,9 @@ def _in_distribution(results: FudResults) -> list[str]:
 # --------------------------------------------------------------------------------------------------------------- ranking
 
 
-def _cell(interval: Interval | None, digits: int = 3, peers: Sequence[Interval | None] = (), *, higher: bool | None = None) -> Cell:
+def _cell(
+    interval: Interval | None, digits: int = 3, peers: Sequence[Interval | None] = (), *, higher: bool | None = None
+) -> Cell:
     if interval is None:
         return Cell("")
     means = [peer.mean for peer in peers if peer is not None and peer.mean is not None]
@@ -252,7 +258,8 @@ def _cell(interval: Interval | None, digits: int = 3, peers: Sequence[Interval |
     return Cell(text, small, heat=share, best=best)
 
 
-def _ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, str, tuple[Row, ...]], ...]]:
+def ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, str, tuple[Row, ...]], ...]]:
+    """Columns that some candidate fills, and rows by role, highest score first."""
     unguided = next((item for name, item in results.samplers.items() if name != "main" and item.changes.get("scale") == 0), None)
     wanted: list[tuple[Column, Callable[[str], Interval | None], int, bool | None]] = [
         (
@@ -280,7 +287,7 @@ def _ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, 
             True,
         ),
         (
-            Column("tau", "tau", UP, "Kendall's tau of kept fraction and confidence: 1 = the confidence falls with every removal"),
+            Column("tau", "tau", UP, "Kendall's tau of kept fraction and confidence: 1 = it falls with every removal"),
             lambda name: results.methods[name].tau,
             2,
             True,
@@ -324,7 +331,9 @@ def _ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, 
     groups = []
     for role in ROLES:
         rows = tuple(
-            Row(name, role, tuple(_cell(of(name), digits, [of(peer) for peer in ranked], higher=up) for _, of, digits, up in used))
+            Row(
+                name, role, tuple(_cell(of(name), digits, [of(peer) for peer in ranked], higher=up) for _, of, digits, up in used)
+            )
             for name in results.of_role(role)
         )
         if role == "control":  # controls are shaded on no scale: they are what methods are read against
@@ -337,7 +346,7 @@ def _ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, 
 def _neighbours(results: FudResults) -> tuple[Neighbours, ...]:
     ranked = results.of_role()
     found = []
-    for first, second in zip(ranked, ranked[1:], strict=False):
+    for first, second in pairwise(ranked):
         pair = results.pair(first, second)
         if pair is not None:
             needed = "\N{EN DASH}" if pair.images_needed is None else f"{pair.images_needed:,}"
@@ -447,12 +456,13 @@ def _films(results: FudResults, films: pl.DataFrame | None) -> tuple[Film, ...]:
     candidates = list(dict.fromkeys(key[2] for key in made if key[0] == "fud"))
     found = []
     for sample in dict.fromkeys(key[1] for key in made if key[0] == "image"):
+        clean = frame("image", sample, "", 1.0)
         rows = tuple(
-            (candidate, words, tuple(frame(kind, sample, candidate, level) for level in results.levels))
+            (candidate, words, (clean, *(frame(kind, sample, candidate, level) for level in results.levels)))
             for candidate in candidates
             for kind, words in (("fud", "regenerated"), ("black", "black"))
         )
-        found.append(Film(sample, frame("image", sample, "", 1.0), rows))
+        found.append(Film(sample, rows))
     return tuple(found)
 
 
@@ -481,7 +491,9 @@ def _evidence_columns(results: FudResults) -> tuple[Column, ...]:
         setting = results.settings_of_quality.get(name)
         own = setting is not None and not setting.published
         label = name.upper().replace("_", "-") + ("*" if own else "")
-        columns.append(Column(name, label, UP if higher else DOWN, "Likeness to the clean picture" + (", own settings" if own else "")))
+        columns.append(
+            Column(name, label, UP if higher else DOWN, "Likeness to the clean picture" + (", own settings" if own else ""))
+        )
     return tuple(columns)
 
 
@@ -563,7 +575,9 @@ def _samplers(results: FudResults) -> tuple[tuple[str, ...], ...]:
     for name, item in results.samplers.items():
         changes = "; ".join(f"{key} = {value}" for key, value in sorted(item.changes.items())) or "\N{EN DASH}"
         contrast = "\N{EN DASH}" if item.contrast is None else interval_text(item.contrast, 3)
-        below = "\N{EN DASH}" if item.contrast_below_main is None or name == "main" else interval_text(item.contrast_below_main, 3)
+        below = (
+            "\N{EN DASH}" if item.contrast_below_main is None or name == "main" else interval_text(item.contrast_below_main, 3)
+        )
         tau = number(item.kendall_tau_with_main, 2)
         found.append((name, changes, f"{item.calls:,}", f"{item.gradients:,}", number(item.dose), tau, contrast, below))
     return tuple(found)

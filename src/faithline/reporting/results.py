@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from faithline import dataset
 from faithline.artifacts import read_json, read_table
@@ -53,7 +53,7 @@ class CandidateResult(Record):
     family_rank: float | None
     mean_rank_without_fe_mc: float | None
     metrics: dict[str, Summary]
-    difference: dict[str, Interval] = {}
+    difference: dict[str, Interval] = Field(default_factory=dict)
     passes: float | None
     training_passes: TrainingPasses | None = None
     changes: dict[str, Any] | None = None
