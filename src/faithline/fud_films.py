@@ -99,11 +99,12 @@ def _rows(kind: str, ids: Sequence[int], name: str, levels: Sequence[float], pro
 def sheet(images: Tensor) -> bytes:
     """Images (N, C, S, S) in [0, 1] in rows of `COLUMNS`, as one PNG; large ones are made smaller."""
     side = min(images.shape[-1], SIDE)
-    channels = images.shape[1]
-    picture = Image.new("L" if channels == 1 else "RGB", (COLUMNS * (side + 1), -(-len(images) // COLUMNS) * (side + 1)))
+    columns = min(COLUMNS, len(images))
+    mode = "L" if images.shape[1] == 1 else "RGB"
+    picture = Image.new(mode, (columns * (side + 1), -(-len(images) // columns) * (side + 1)))
     for place, image in enumerate(images):
         tile = Image.open(io.BytesIO(fud_sampling.png(image))).resize((side, side), Image.Resampling.BOX)
-        picture.paste(tile, (place % COLUMNS * (side + 1), place // COLUMNS * (side + 1)))
+        picture.paste(tile, (place % columns * (side + 1), place // columns * (side + 1)))
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

@@ -27,8 +27,8 @@ DRAWN = 3
 SWITCH = 0.05
 """Share of steps that remain when a chain enters the distribution, in the paper's words."""
 RIVALS = {
-    "ins_del": "INS/DEL, black",
-    "ins_del_blur": "INS/DEL, blur",
+    "ins_del": "INS/DEL (black)",
+    "ins_del_blur": "INS/DEL (blur)",
     "sensitivity_n": "Sensitivity-N",
     "infid": "INFID",
     "road": "ROAD",
