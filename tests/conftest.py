@@ -137,6 +137,8 @@ def tiny_params() -> dict[str, Any]:
         }
         params[modality]["tasks"] = [f"tiny_{modality}"]
     params["tasks"] = tasks
+    for modality in ("table", "image"):
+        params["fud"][modality]["tasks"] = [f"tiny_{modality}"]
     return params
 
 

@@ -179,8 +179,6 @@ def samples_of(use: Use, samples: Samples) -> Tensor:
     """Which samples need masks for a use, as ascending ids."""
     if use == "training":
         return torch.cat([samples.learned(augmented=True), samples.index("validation")]).sort().values
-    if use == "evaluation":
-        return samples.scored()
     return samples.unseen() if use == "reference" else samples.explained()
 
 

@@ -17,7 +17,7 @@ from faithline.fud_sampling import MAIN, Stage
 from faithline.metrics import insertion_deletion
 
 FILMED = 3
-"""Images: the first that were judged."""
+"""Images: the first that every filmed map orders."""
 
 COLUMNS = 16
 """Of a sheet."""
@@ -51,7 +51,9 @@ def films(stage: Stage, frames: Mapping[str, pl.DataFrame], maps: Mapping[str, T
     """
     if not stage.opened.samples.showable:
         return pl.DataFrame(schema=SCHEMA)
-    part = stage.take(range(min(FILMED, stage.settings.samples)))
+    usable = torch.stack([fud_sampling.orders_something(own) for own in maps.values()]).all(0)
+    chosen = usable & (usable.cumsum(0) <= FILMED)
+    part = stage.choose(chosen)
     ids, levels = list(part.scene.image_ids), tuple(stage.settings.levels)
     images, target = part.scene.pixels, part.scene.targets.cpu()
     predict = fud_sampling.predictor(part)
@@ -62,7 +64,7 @@ def films(stage: Stage, frames: Mapping[str, pl.DataFrame], maps: Mapping[str, T
             (pl.col("ordering") == "own") & (pl.col("sampler") == MAIN) & (pl.col("draw") == 0) & pl.col("sample_id").is_in(ids)
         )
         named = own.select(pl.lit("fud").alias("kind"), "sample_id", pl.lit(name).alias("candidate"), "level", "prob", "png")
-        keep = fud_sampling.keep_masks(part, maps[name][: len(ids)], levels)
+        keep = fud_sampling.keep_masks(part, maps[name][chosen], levels)
         filled = insertion_deletion.removal_images(images, torch.zeros_like(images), keep)
         prob = fud.confidence(predict(filled.flatten(0, 1)).double(), target.repeat_interleave(len(levels)))
         rows += [named, _rows("black", ids, name, levels, prob.reshape(len(ids), -1), filled)]

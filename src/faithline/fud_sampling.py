@@ -3,7 +3,7 @@
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ COLUMNS = {
     "png": pl.Binary,
 }
 """One row a reconstruction. `ordering`: `own`, or `matched_random` for the random map as smooth as the candidate's. `png` is
-there for the main sampler's and for soft masks' images; an image without a label has no `label_prob`."""
+there for the main sampler's and for soft masks' images; an image without a label has no `label_prob`. Where a map orders nothing
+(constant, not finite) all that was measured is null."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,21 @@ class Stage:
         return torch.tensor(self.scene.image_ids)
 
     def take(self, rows: range) -> "Stage":
-        """The same for some of the images."""
-        scene, cut = self.scene, slice(rows.start, rows.stop)
-        part = Scene(
-            scene.pixels[cut],
-            scene.image_ids[cut],
-            scene.targets[cut],
-            scene.model,
-            scene.schedule,
-            scene.evidence,
-            scene.seed,
-            scene.max_batch,
+        """The same for some of the images in a row."""
+        chosen = torch.zeros(len(self.labels), dtype=torch.bool)
+        chosen[rows.start : rows.stop] = True
+        return self.choose(chosen)
+
+    def choose(self, chosen: Tensor) -> "Stage":
+        """The same for some of the images, bool (I,)."""
+        where = chosen.to(self.scene.pixels.device)
+        scene = replace(
+            self.scene,
+            pixels=self.scene.pixels[where],
+            image_ids=tuple(i for i, wanted in zip(self.scene.image_ids, chosen.tolist(), strict=True) if wanted),
+            targets=self.scene.targets[where],
         )
-        return Stage(self.opened, self.settings, part, self.labels[cut], self.score)
+        return replace(self, scene=scene, labels=self.labels[chosen])
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,10 @@ def open_stage(opened: Workspace) -> Stage:
 
 
 def candidate_maps(opened: Workspace, name: str, ids: Tensor) -> Tensor:
-    """Maps of a prior method or an explainer for some samples, (I, H, W).
+    """Maps of a prior method or an explainer for some samples, (I, H, W); all NaN where the method gave none that is finite.
 
     Raises:
-        ArtifactError: If there are none, or one is not finite.
+        ArtifactError: If the method does not fit the task.
     """
     samples = opened.samples
     if name in opened.params.image.explainers:
@@ -173,9 +176,13 @@ def candidate_maps(opened: Workspace, name: str, ids: Tensor) -> Tensor:
     if (reason := read_misfit(folder, opened.target.sha256)) is not None:
         raise ArtifactError(f"{name} does not fit {opened.task} ({reason}): take it out of fud.image.methods")
     stored = read_maps(folder, samples.features, opened.target.sha256).of(ids)
-    if not bool(stored.finite.all()):
-        raise ArtifactError(f"{name} has no finite map of samples {ids[~stored.finite].tolist()}: they order nothing")
-    return stored.maps
+    return torch.where(stored.finite[:, None, None], stored.maps, torch.nan)
+
+
+def orders_something(maps: Tensor) -> Tensor:
+    """Which maps (I, ...) order their pixels: finite, and not constant; bool (I,)."""
+    flat = maps.flatten(1)
+    return flat.isfinite().all(1) & (flat != flat[:, :1]).any(1)
 
 
 def orders(stage: Stage, name: str) -> list[Order]:
@@ -183,6 +190,8 @@ def orders(stage: Stage, name: str) -> list[Order]:
     opened, ids = stage.opened, stage.ids
     if name != CONTROLS:
         maps = candidate_maps(opened, name, ids)
+        if not bool(orders_something(maps).any()):
+            raise ArtifactError(f"{name} has no map of samples {ids.tolist()} that orders anything: all constant or not finite")
         random = fud.matched_random(maps, stage.scene.image_ids, opened.params.seed)
         return [Order(name, "own", maps), Order(name, "matched_random", random)]
     features = opened.samples.features
@@ -210,7 +219,7 @@ def keep_masks(stage: Stage, maps: Tensor, levels: Sequence[float]) -> Tensor:
     """Nested masks of maps of the stage's images, bool (I, F, 1 or C, S, S).
 
     Raises:
-        ArtifactError: If a map is constant, not finite or of a wrong shape, or a level keeps nothing or all.
+        ArtifactError: If a map orders nothing or is of a wrong shape, or a level keeps nothing or all.
     """
     settings, size = stage.settings, tuple(stage.scene.pixels.shape[-2:])
     try:
@@ -248,8 +257,9 @@ def sample(opened: Workspace, name: str) -> None:
             opened.params.seed,
             opened.task,
             name,
-            settings.model_dump(exclude={"tasks", "methods", "explainers", "evidence", "score_model", "second_classifier"}),
-            opened.params.report.reference,
+            [settings.samples, settings.draws, settings.levels, settings.unit, settings.patch, settings.reduction],
+            [settings.target, settings.max_batch, settings.sampler.model_dump(), settings.variants, settings.variant_samples],
+            [settings.controls, opened.params.report.reference] if name == CONTROLS else [],
         ],
         [
             *engine.loaded_code(),
@@ -308,14 +318,34 @@ def _announcement(stage: Stage, name: str, orders: int, samplers: dict[str, Pres
 
 
 def _records(stage: Stage, order: Order, sampler: str, preset: Preset) -> pa.Table:
-    """Reconstructions of one order under one sampler: a table of `COLUMNS`."""
+    """Reconstructions of one order under one sampler: a table of `COLUMNS`. Where a map orders nothing, they are null."""
     settings = stage.settings
-    keep = keep_masks(stage, order.maps, settings.levels)
-    try:
-        made = fud.regenerate(stage.scene, keep, preset, settings.draws)
-    except ValueError as error:
-        raise ArtifactError(f"fud.image: {error}") from error
-    return _table(stage, order, sampler, settings.levels, keep, made, pictures=sampler == MAIN or not preset.hard)
+    usable = orders_something(order.maps)
+    tables = []
+    if bool(usable.any()):
+        part = stage.choose(usable)
+        keep = keep_masks(part, order.maps[usable], settings.levels)
+        try:
+            made = fud.regenerate(part.scene, keep, preset, settings.draws)
+        except ValueError as error:
+            raise ArtifactError(f"fud.image: {error}") from error
+        tables.append(_table(part, order, sampler, settings.levels, keep, made, pictures=sampler == MAIN or not preset.hard))
+    if not bool(usable.all()):
+        tables.append(_nothing(stage.choose(~usable), order, sampler))
+    return pa.concat_tables(tables)
+
+
+def _nothing(stage: Stage, order: Order, sampler: str) -> pa.Table:
+    levels, draws = stage.settings.levels, range(stage.settings.draws)
+    rows = [(sample, level, draw) for sample in stage.scene.image_ids for level in levels for draw in draws]
+    columns: dict[str, Any] = {name: [None] * len(rows) for name in COLUMNS}
+    columns |= dict(zip(("sample_id", "level", "draw"), zip(*rows, strict=True), strict=True))
+    columns |= {
+        "candidate": [order.candidate] * len(rows),
+        "ordering": [order.ordering] * len(rows),
+        "sampler": [sampler] * len(rows),
+    }
+    return pl.DataFrame(columns, schema=COLUMNS).to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _empty(stage: Stage, preset: Preset) -> pa.Table:

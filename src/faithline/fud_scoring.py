@@ -5,7 +5,6 @@ Reads `data/fud/<task>/` and writes `reports/fud/<task>.json`, and beside it the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from faithline.artifacts import read_json, read_table, write_json, write_table
 from faithline.diffusion.plan import cost, plan
 from faithline.diffusion.presets import PAPER, Preset
 from faithline.errors import ArtifactError
+from faithline.fud_intervals import interval, pairs
 from faithline.fud_sampling import COLUMNS, CONTROLS, EMPTY, MAIN, Stage
 from faithline.maps import refuse_strangers
-from faithline.metrics import infidelity, insertion_deletion, ranking, road, sensitivity_n
+from faithline.metrics import infidelity, insertion_deletion, road, sensitivity_n
 from faithline.metrics.catalogue import METRICS
 from faithline.metrics.responses import respond
 from faithline.schemas.fud import EvidenceSettings
@@ -104,7 +104,7 @@ def judge(opened: Workspace) -> None:
         "score_model": read_json(score_models.folder_of(opened.task) / "model.json"),
         "empty_confidence": float(empty.mean()),
         "methods": _methods(stage, candidates, levels, full, empty),
-        "pairs": _pairs(stage, candidates),
+        "pairs": pairs({name: fud.score(item.prob) for name, item in candidates.items()}, opened.params),
         "samplers": _samplers(stage, candidates),
     }
     rivals = _rivals(stage, candidates, clean_logits)
@@ -124,7 +124,8 @@ def judge(opened: Workspace) -> None:
     result["hard_vs_soft"] = _hard_vs_soft(stage)
     result["chain"] = _chain(stage, clean_logits)
     result["reference"] = _reference(opened.task)
-    shown = sorted(names, key=lambda name: -result["methods"][name]["score"]["mean"])[:FILMED]
+    scored = {name: mean for name in names if (mean := result["methods"][name]["score"]["mean"]) is not None}
+    shown = sorted(scored, key=lambda name: -scored[name])[:FILMED]
     shown += [name for name in ("random",) if name in candidates]
     pictures = fud_films.films(stage, {name: candidates[name].frame for name in shown}, _maps(stage, shown))
     write_table(f"reports/fud/{opened.task}.parquet", pictures)
@@ -213,10 +214,10 @@ def _methods(
     stage: Stage, candidates: Mapping[str, Judged], levels: list[float], full: Tensor, empty: Tensor
 ) -> dict[str, dict[str, Any]]:
     scores = torch.stack([fud.score(item.prob) for item in candidates.values()], 1)
-    ranks = torch.from_numpy(stats.rankdata(-scores.numpy(), axis=1))
+    ranks = torch.from_numpy(stats.rankdata(-scores.numpy(), axis=1, nan_policy="omit"))
     names = list(candidates)
     real = [k for k, item in enumerate(candidates.values()) if item.role != "control"]
-    best = scores[:, real].max(1).values
+    best = scores[:, real].nan_to_num(nan=-1.0).max(1).values
     random = scores[:, names.index("random")] if "random" in names else None
     table = {}
     for k, (name, item) in enumerate(candidates.items()):
@@ -235,7 +236,7 @@ def _methods(
         row |= dict(zip(columns, _interval(torch.stack(list(columns.values()), 1), stage), strict=True))
         row["curve"] = _interval(confidence, stage)
         row["second_curve"] = _interval(item.second.mean(2), stage)
-        row["calls"] = max(item.frame.filter(pl.col("sampler") == MAIN)["calls"].to_list())
+        row["calls"] = max(item.frame.filter(pl.col("sampler") == MAIN)["calls"].drop_nulls().to_list(), default=None)
         row["matched_random"], row["above_matched_random"], row["calibrated"] = None, None, None
         if item.matched is not None:
             matched = fud.score(item.matched)
@@ -250,14 +251,14 @@ def _methods(
 
 
 def _interval(values: Tensor, stage: Stage) -> list[dict[str, Any]]:
-    evaluate, seed = stage.opened.params.evaluate, stage.opened.params.seed
-    found = ranking.interval(values, repeats=evaluate.bootstrap, confidence=evaluate.confidence, seed=seed).rows()
-    return [{key: None if isinstance(value, float) and value != value else value for key, value in row.items()} for row in found]
+    return interval(values, stage.opened.params)
 
 
 def _ratio(above: Tensor, possible: Tensor, stage: Stage) -> dict[str, float | None]:
     """Ratio of two means over images with a percentile bootstrap; None where the denominator's interval reaches 0."""
     evaluate = stage.opened.params.evaluate
+    known = ~above.isnan()
+    above, possible = above[known], possible[known]
     drawn = numpy_generator(stage.opened.params.seed, "fud", "calibrated").integers(
         len(above), size=(evaluate.bootstrap, len(above))
     )
@@ -267,21 +268,6 @@ def _ratio(above: Tensor, possible: Tensor, stage: Stage) -> dict[str, float | N
         return {"mean": None, "low": None, "high": None}
     low, high = np.quantile(upper / lower, [tail, 1 - tail])
     return {"mean": float(above.mean() / possible.mean()), "low": float(low), "high": float(high)}
-
-
-def _pairs(stage: Stage, candidates: Mapping[str, Judged]) -> list[dict[str, Any]]:
-    """Paired differences of scores of every two candidates, and how many images would separate them."""
-    pairs = list(combinations(candidates, 2))
-    scores = {name: fud.score(item.prob) for name, item in candidates.items()}
-    differences = torch.stack([scores[a] - scores[b] for a, b in pairs], 1)
-    rows = []
-    for (a, b), row, column in zip(pairs, _interval(differences, stage), differences.T, strict=True):
-        apart = row["low"] is not None and not row["low"] <= 0 <= row["high"]
-        z = stats.norm.ppf((1 + stage.opened.params.evaluate.confidence) / 2)
-        mean, spread = float(column.mean()), float(column.std())
-        needed = None if mean == 0 else int(np.ceil((z * spread / mean) ** 2))
-        rows.append({"first": a, "second": b, "difference": row, "separated": apart, "images_needed": needed})
-    return rows
 
 
 def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
@@ -298,8 +284,8 @@ def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
         means = _interval(torch.stack(list(scores.values()), 1), stage)
         spent = cost(plan(fud_sampling.preset_of(own), stage.score.schedule))
         rows = pl.concat([item.frame.filter(pl.col("sampler") == sampler) for item in candidates.values()])
-        order = [float(scores[name].mean()) for name in real]
-        tau = stats.kendalltau([float(main[name].mean()) for name in real], order).statistic
+        order = [float(scores[name].nanmean()) for name in real]
+        tau = stats.kendalltau([float(main[name].nanmean()) for name in real], order).statistic
         found[sampler] = {
             "changes": settings.variants.get(sampler, {}),
             "calls": spent.calls,
@@ -318,7 +304,7 @@ def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
 
 def _contrast(scores: Mapping[str, Tensor], real: Sequence[str]) -> Tensor | None:
     """How far the methods stand above the random order on each image, their mean: (I,); None without a random order."""
-    return None if "random" not in scores else torch.stack([scores[name] for name in real]).mean(0) - scores["random"]
+    return None if "random" not in scores else torch.stack([scores[name] for name in real]).nanmean(0) - scores["random"]
 
 
 def _second(stage: Stage, candidates: Mapping[str, Judged], full: Tensor) -> dict[str, Any] | None:
@@ -328,8 +314,8 @@ def _second(stage: Stage, candidates: Mapping[str, Judged], full: Tensor) -> dic
     inputs = score_models.normalised(stage.scene.pixels, stage.opened.samples)
     clean = fud.confidence(stage.score.second(inputs).cpu(), stage.scene.targets.cpu()).double()
     real = [item for item in candidates.values() if item.role != "control"]
-    fall = full - torch.stack([fud.score(item.prob) for item in real]).mean(0)
-    second_fall = clean - torch.stack([fud.score(item.second) for item in real]).mean(0)
+    fall = full - torch.stack([fud.score(item.prob) for item in real]).nanmean(0)
+    second_fall = clean - torch.stack([fud.score(item.second) for item in real]).nanmean(0)
     rows = _interval(torch.stack([clean, fall, second_fall], 1), stage)
     named = dict(zip(("clean_confidence", "target_fall", "second_fall"), rows, strict=True))
     return named | {"share": _ratio(second_fall, fall, stage)}
@@ -372,7 +358,7 @@ def _images_of(frame: pl.DataFrame) -> Tensor:
 def _fud_evidence(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> Evidence:
     """Of the main sampler's images of all candidates, controls apart."""
     rows = [
-        item.frame.filter((pl.col("sampler") == MAIN) & (pl.col("ordering") == "own"))
+        item.frame.filter((pl.col("sampler") == MAIN) & (pl.col("ordering") == "own") & pl.col("prob").is_not_null())
         for item in candidates.values()
         if item.role != "control"
     ]
@@ -462,91 +448,118 @@ def _number(value: Tensor) -> float | None:
 
 def _rivals(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> Rivals:
     """INS/DEL, Sensitivity-N, INFID and ROAD of every candidate and control on the same images, classes and masks."""
-    settings, scene = stage.settings, stage.scene
-    images, ids, target = scene.pixels, scene.image_ids, scene.targets.cpu()
-    levels, predict = tuple(settings.levels), fud_sampling.predictor(stage)
-    full = fud.confidence(clean_logits.double(), target)
-    orders = _maps(stage, list(candidates))
+    settings, images, ids = stage.settings, stage.scene.pixels.cpu(), stage.scene.image_ids
+    target, predict, seed = stage.scene.targets.cpu(), fud_sampling.predictor(stage), stage.scene.seed
     real = [name for name, item in candidates.items() if item.role != "control"]
-    scores: dict[str, dict[str, Any]] = {name: {} for name in candidates}
-    collected: dict[str, list[Tensor]] = {"ins_del": [], "ins_del_blur": [], "road": []}
-    for name, maps in orders.items():
-        keep = {
-            "lerf": fud_sampling.keep_masks(stage, maps, levels),
-            "morf": _least_kept(stage, maps, levels),
-        }
-        values: dict[str, Tensor] = {}
-        for kind in ("black", "blur"):
-            filled = insertion_deletion.substrate(images, kind, blur_sigma=settings.evidence.blur)  # type: ignore[arg-type]
-            for order, masks in keep.items():
-                curve = insertion_deletion.removal_curve(predict, images, filled, masks, levels, target)
-                prob = curve.responses.probability.double()
-                values[f"{kind}_{order}"] = insertion_deletion.curve_area(curve.fractions, prob)
-                if kind == "black" and order == "lerf":
-                    inner = prob[:, 1:-1]
-                    rising = sorted(levels)
-                    values["black_tau"] = fud.smoothness(inner, rising)
-                    values["black_rises"] = fud.rises(inner, rising, full)
-                    values["black_score"] = inner.mean(1)
-                    own = candidates[name].prob.mean(2)
-                    values["tau_above_black"] = fud.smoothness(own, list(levels)) - values["black_tau"]
-                    values["rises_above_black"] = fud.rises(own, list(levels), full) - values["black_rises"]
-                if name in real:
-                    shown = insertion_deletion.removal_images(images, filled, masks).flatten(0, 1).cpu()
-                    collected["ins_del" if kind == "black" else "ins_del_blur"].append(shown)
-        if settings.unit != "channel":
-            for order, masks in keep.items():
-                made = road.road_images(images, ids, masks, noise=ROAD_NOISE, seed=scene.seed)
-                values[f"road_{order}"] = respond(predict, made, target).probability.double().mean(1)
-                if name in real:
-                    collected["road"].append(made.flatten(0, 1).cpu())
-        scores[name] = dict(zip(values, _interval(torch.stack(list(values.values()), 1), stage), strict=True))
+    per_image = max(2, len(settings.levels) * len(real))  # as many images as FUD made, for each rival
+    full = fud.confidence(clean_logits.double(), target)
 
-    per_image = max(2, len(levels) * len(real))  # as many images as FUD made, for each rival
-    sizes = sensitivity_n.subset_sizes(images[0, 0].numel(), len(levels), LARGEST_SUBSET)
+    sizes = sensitivity_n.subset_sizes(images[0, 0].numel(), len(settings.levels), LARGEST_SUBSET)
     subsets = max(settings.evidence.subsets, len(real))
-    removed = sensitivity_n.random_subsets(ids, tuple(images.shape[-2:]), sizes, subsets, seed=scene.seed)  # type: ignore[arg-type]
-    shown = sensitivity_n.subset_images(images.cpu(), removed)
-    clean_logit = clean_logits.gather(1, target[:, None])
-    falls = clean_logit[:, :, None] - respond(predict, shown, target).logit
+    removed = sensitivity_n.random_subsets(ids, (images.shape[2], images.shape[3]), sizes, subsets, seed=seed)
+    shown = sensitivity_n.subset_images(images, removed)
+    falls = clean_logits.gather(1, target[:, None])[:, :, None] - respond(predict, shown, target).logit
+    noise, sides = settings.evidence.noise, _squares(images.shape[-1])
     perturbed = {
-        "noise": infidelity.noisy_baseline_images(
-            images.cpu(), ids, per_image, std=settings.evidence.noise, share=HALF, seed=scene.seed
-        ),
-        "square": infidelity.square_removal_images(
-            images.cpu(), ids, per_image, sides=_squares(images.shape[-1]), seed=scene.seed
-        ),
+        "noise": infidelity.noisy_baseline_images(images, ids, per_image, std=noise, share=HALF, seed=seed),
+        "square": infidelity.square_removal_images(images, ids, per_image, sides=sides, seed=seed),
     }
-    infid_falls = {kind: full[:, None] - respond(predict, made, target).probability.double() for kind, made in perturbed.items()}
-    for name, maps in orders.items():
-        correlation = sensitivity_n.sensitivity_n(maps, removed, falls, images.shape[1])
-        values = {"sensitivity_n": correlation.correlation.nanmean(1)}
-        meaning: infidelity.Meaning = "per_unit" if name in GRADIENT_MAPS else "contribution"
-        for kind, made in perturbed.items():
-            for normalize in (True, False):
-                key = f"infid_{kind}" + ("" if normalize else "_raw")
-                values[key] = infidelity.infidelity(maps, meaning, images.cpu(), made, infid_falls[kind], normalize=normalize)
-        scores[name] |= dict(zip(values, _interval(torch.stack(list(values.values()), 1), stage), strict=True))
+    answers = {kind: full[:, None] - respond(predict, made, target).probability.double() for kind, made in perturbed.items()}
 
-    count = len(images)
-    evidence = {
-        "ins_del": torch.cat(collected["ins_del"]),
-        "ins_del_blur": torch.cat(collected["ins_del_blur"]),
-        "sensitivity_n": shown[:, :, : len(real)].flatten(1, 2).flatten(0, 1),
-        "infid": torch.stack(list(perturbed.values()), 2).flatten(1, 2)[:, :per_image].flatten(0, 1),
+    scores: dict[str, dict[str, Any]] = {}
+    collected: list[_Made] = []
+    for name, maps in _maps(stage, list(candidates)).items():
+        usable = fud_sampling.orders_something(maps)
+        if not bool(usable.any()):
+            scores[name] = {}
+            continue
+        own, rows = maps[usable], usable.nonzero()[:, 0]
+        values, made = _removal_scores(stage.choose(usable), own, full[usable], rows)
+        confidence = candidates[name].prob[usable].mean(2)
+        values["tau_above_black"] = fud.smoothness(confidence, list(settings.levels)) - values["black_tau"]
+        values["rises_above_black"] = fud.rises(confidence, list(settings.levels), full[usable]) - values["black_rises"]
+        values["sensitivity_n"] = sensitivity_n.sensitivity_n(
+            own, removed[usable], falls[usable], images.shape[1]
+        ).correlation.nanmean(1)
+        meaning: infidelity.Meaning = "per_unit" if name in GRADIENT_MAPS else "contribution"
+        for kind, versions in perturbed.items():
+            for normalize in (True, False):
+                values[f"infid_{kind}" + ("" if normalize else "_raw")] = infidelity.infidelity(
+                    own, meaning, images[usable], versions[usable], answers[kind][usable], normalize=normalize
+                )
+        columns = torch.full((len(maps), len(values)), torch.nan, dtype=torch.float64)
+        columns[usable] = torch.stack([value.double() for value in values.values()], 1)
+        scores[name] = dict(zip(values, _interval(columns, stage), strict=True))
+        if name in real:
+            collected += made
+
+    owners = torch.arange(len(images))
+    mixed = torch.stack(list(perturbed.values()), 2).flatten(1, 2)[:, :per_image]  # noise and squares in turn
+    subset = shown[:, :, : len(real)].flatten(1, 2)
+    collected += [
+        _Made("sensitivity_n", subset.flatten(0, 1), owners.repeat_interleave(subset.shape[1]), None),
+        _Made("infid", mixed.flatten(0, 1), owners.repeat_interleave(mixed.shape[1]), None),
+    ]
+    evidence = {}
+    for rival in dict.fromkeys(part.rival for part in collected):
+        parts = [part for part in collected if part.rival == rival]
+        made_images = torch.cat([part.images for part in parts])
+        levels = None if parts[0].levels is None else [level for part in parts for level in part.levels or ()]
+        energies = detection.energy_score(predict(made_images), settings.evidence.temperature)
+        owned = torch.cat([part.owners for part in parts])
+        evidence[rival] = _evidence(stage, clean_logits, energies, made_images, owned, levels)
+    return Rivals(scores, evidence)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Images that a rival made of one candidate: (Q, C, S, S), their clean images (Q,), and the fraction each keeps."""
+
+    rival: str
+    images: Tensor
+    owners: Tensor
+    levels: list[float] | None
+
+
+def _removal_scores(stage: Stage, maps: Tensor, full: Tensor, rows: Tensor) -> tuple[dict[str, Tensor], list[_Made]]:
+    """What fills removed pixels with black, blur or their neighbours: scores (I,) each, and the images.
+
+    Args:
+        stage: The images that the maps order.
+        maps: (I, H, W).
+        full: Clean confidence, (I,).
+        rows: Their places among all images, (I,).
+    """
+    settings, scene = stage.settings, stage.scene
+    images, target = scene.pixels.cpu(), scene.targets.cpu()
+    levels, predict = tuple(settings.levels), fud_sampling.predictor(stage)
+    keep = {
+        "lerf": fud_sampling.keep_masks(stage, maps, levels).cpu(),
+        "morf": _least_kept(stage, maps, levels).cpu(),
     }
-    if collected["road"]:
-        evidence["road"] = torch.cat(collected["road"])
-    found = {}
-    for name, made in evidence.items():
-        if name in collected:  # by candidate and order, then by image and level
-            owners = torch.arange(count).repeat_interleave(len(levels)).repeat(len(made) // (count * len(levels)))
-            fractions = list(levels) * (len(made) // len(levels)) if name == "ins_del" else None
-        else:
-            owners, fractions = torch.arange(count).repeat_interleave(len(made) // count), None
-        energies = detection.energy_score(predict(made), settings.evidence.temperature)
-        found[name] = _evidence(stage, clean_logits, energies, made, owners, fractions)
-    return Rivals(scores, found)
+    owners, fractions = rows.repeat_interleave(len(levels)), list(levels) * len(rows)
+    values: dict[str, Tensor] = {}
+    made: list[_Made] = []
+    kinds: tuple[insertion_deletion.Substrate, ...] = ("black", "blur")
+    for kind in kinds:
+        filled = insertion_deletion.substrate(images, kind, blur_sigma=settings.evidence.blur)
+        for order, masks in keep.items():
+            curve = insertion_deletion.removal_curve(predict, images, filled, masks, levels, target)
+            prob = curve.responses.probability.double()
+            values[f"{kind}_{order}"] = insertion_deletion.curve_area(curve.fractions, prob)
+            if kind == "black" and order == "lerf":  # FUD's own removal, but for the fill
+                inner, rising = prob[:, 1:-1], sorted(levels)
+                values["black_tau"] = fud.smoothness(inner, rising)
+                values["black_rises"] = fud.rises(inner, rising, full)
+                values["black_score"] = inner.mean(1)
+            shown = insertion_deletion.removal_images(images, filled, masks).flatten(0, 1)
+            made.append(_Made("ins_del" if kind == "black" else "ins_del_blur", shown, owners, fractions))
+    if settings.unit != "channel":  # interpolation is of whole pixels
+        for order, masks in keep.items():
+            interpolated = road.road_images(images, scene.image_ids, masks, noise=ROAD_NOISE, seed=scene.seed)
+            values[f"road_{order}"] = respond(predict, interpolated, target).probability.double().mean(1)
+            made.append(_Made("road", interpolated.flatten(0, 1), owners, fractions))
+    return values, made
 
 
 def _squares(side: int) -> tuple[int, ...]:
@@ -614,10 +627,18 @@ def _agreement(opened: Workspace, stage: Stage, methods: Mapping[str, Any]) -> d
     return found
 
 
+def _half_kept(stage: Stage, name: str) -> tuple[Stage, Tensor]:
+    """The images that a method's maps order, and the masks that keep half of their pixels."""
+    maps = fud_sampling.candidate_maps(stage.opened, name, stage.ids)
+    usable = fud_sampling.orders_something(maps)
+    some = stage.choose(usable)
+    return some, fud_sampling.keep_masks(some, maps[usable], [HALF])
+
+
 def _hard_vs_soft(stage: Stage) -> dict[str, Any]:
     """Quality of hard and of soft masks, half of the pixels kept, in the order of the report's reference method."""
     name = stage.opened.params.report.reference
-    keep = fud_sampling.keep_masks(stage, fud_sampling.candidate_maps(stage.opened, name, stage.ids), [HALF])
+    stage, keep = _half_kept(stage, name)
     scale = stage.settings.sampler.scale
     learned = stage.settings.score_model.kind == "adm"
     found: dict[str, Any] = {"method": name, "kept": HALF}
@@ -642,8 +663,7 @@ def _chain(stage: Stage, clean_logits: Tensor) -> dict[str, Any]:
     Half of the pixels kept in the order of the report's reference method, no anti-class term: where does a chain enter the
     distribution? The switch of the paper stands at 5 %.
     """
-    name = stage.opened.params.report.reference
-    keep = fud_sampling.keep_masks(stage, fud_sampling.candidate_maps(stage.opened, name, stage.ids), [HALF])
+    stage, keep = _half_kept(stage, stage.opened.params.report.reference)
     learned = stage.settings.score_model.kind == "adm"
     preset = replace(DENOISING, kept="noised", variance="learned_range" if learned else DENOISING.variance)
     steps = [step.t for step in plan(preset, stage.score.schedule)]

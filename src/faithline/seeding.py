@@ -1,11 +1,16 @@
 """Random numbers that depend on what they are for, never on batch, shard or worker."""
 
+import ctypes
 import hashlib
 import os
 import random
 
 import numpy as np
 import torch
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of `mallopt(3)`."""
+_LARGEST_KEPT = 1 << 30
 
 
 def derive(seed: int, *words: str | int) -> int:
@@ -41,6 +46,18 @@ def setup(seed: int) -> None:
     # Determinism would also fill every fresh tensor with NaN; nothing here reads uninitialised memory, and it costs a tenth.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+    _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Let the allocator reuse freed memory instead of giving it back: else each large tensor is fresh pages, zeroed by the kernel.
+
+    On a CPU that is most of the time of a batch of photographs. Only glibc has the switches.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for switch in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            mallopt(switch, _LARGEST_KEPT)
 
 
 def device() -> torch.device:

@@ -87,6 +87,15 @@ def test_a_file_that_all_share_and_the_libraries_change_every_manifest(tmp_path:
         before = after
 
 
+def test_the_libraries_of_fud_change_its_manifests_only(tmp_path: Path) -> None:
+    before = manifests(_copy(tmp_path))
+    path = tmp_path / "constraints-fud.txt"
+    path.write_text(path.read_text() + "x==1\n")
+    after = manifests(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"score_model.txt", "fud.txt", "fud_score.txt", "fud_table.txt"}
+
+
 def test_what_a_task_file_imports_is_in_every_manifest_and_the_task_file_is_not(tmp_path: Path) -> None:
     before = manifests(_copy(tmp_path))
     lines = {line.split("  ")[1] for line in before["dataset.txt"].splitlines()}
@@ -115,7 +124,7 @@ def test_modules_are_loaded_by_name_in_known_places_only() -> None:
     assert users == {"src/faithline/__init__.py", "src/faithline/attributions/run.py", "src/faithline/targets.py"}
 
 
-@pytest.mark.parametrize("script", ["attribute.py", "evaluate.py", "report.py"])
+@pytest.mark.parametrize("script", ["attribute.py", "evaluate.py", "fud_score.py", "report.py"])
 def test_what_a_stage_loads_is_in_its_closure(script: str) -> None:
     """The reading of imports against Python's own: everything that importing the script's imports brings in is listed."""
     found = {path.relative_to(ROOT).as_posix() for path in closure(ROOT / "stages" / script, ROOT / "src")}
@@ -129,7 +138,7 @@ def test_what_a_stage_loads_is_in_its_closure(script: str) -> None:
 
 
 def _copy(folder: Path) -> Path:
-    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "stages").glob("*.py"), ROOT / "constraints.txt"]:
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "stages").glob("*.py"), *ROOT.glob("constraints*.txt")]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())

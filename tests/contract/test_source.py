@@ -125,7 +125,7 @@ def test_public_names_are_there() -> None:
         fl.atribute  # noqa: B018
 
 
-NAMES = {"attribute": ["digits_cnn", "lime"], "explain": ["digits_cnn", "deepfaith"], "report": []}
+NAMES = {"attribute": ["digits_cnn", "lime"], "explain": ["digits_cnn", "deepfaith"], "fud": ["digits_cnn", "lime"], "report": []}
 """What a stage script is started with, where that is not a task alone."""
 
 READ_PARAMS = [path for path in STAGES if path.stem != "manifest"]

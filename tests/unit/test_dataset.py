@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from faithline import dataset
+from faithline.bank import samples_of
 from faithline.dataset import SPLITS, Samples, assign_official, assign_splits, check, freeze, read
 from faithline.errors import ArtifactError
 from faithline.masking import column_features, patch_features, token_features
@@ -207,6 +208,14 @@ def test_gallery_samples_are_explained_and_never_scored():
     assert samples.explained().tolist() == [*table().explained().tolist(), 30, 31]
     assert samples.scored().tolist() == table().explained().tolist() == table().scored().tolist()
     assert samples.unseen().tolist() == [*table().index("test").tolist(), 30, 31]
+
+
+def test_the_bank_has_masks_of_every_sample_that_a_method_explains():
+    """Feature ablation reads single removals of the evaluation masks, of gallery samples too."""
+    samples = with_gallery()
+    for use in ("fitting", "evaluation"):
+        assert samples_of(use, samples).tolist() == samples.explained().tolist()
+    assert samples_of("reference", samples).tolist() == samples.unseen().tolist()
 
 
 def test_only_a_gallery_sample_may_lack_a_class():

@@ -29,8 +29,10 @@ def test_an_entry_makes_a_valid_params_file_at_the_paper_s_scale(entry: Path, mo
         name: [entry.stem] if name == modality else [] for name in ("table", "text", "image")
     }
     composed = yaml.safe_load(text)
-    for section in set(paper) - {"tasks", "table", "text", "image"}:
+    for section in set(paper) - {"tasks", "table", "text", "image", "fud"}:
         assert composed[section] == paper[section]
+    for section in ("image", "table"):
+        assert composed["fud"][section] == {**paper["fud"][section], "tasks": []}
     assert {**composed[modality], "tasks": []} == {**paper[modality], "tasks": []}
 
 

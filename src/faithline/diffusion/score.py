@@ -29,7 +29,9 @@ class NetworkScore:
             network: Called as `network(x, t, return_dict=False)`; the first element of what it returns counts.
             dtype: Precision of the network; everything around it stays float32.
         """
-        self.network = network.eval().requires_grad_(False).to(dtype)
+        network = network.eval().requires_grad_(False)
+        # Only where it changes something: diffusers warns of every cast.
+        self.network = network if all(p.dtype == dtype for p in network.parameters()) else network.to(dtype)
         self._dtype = dtype
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:

@@ -53,6 +53,11 @@ class Shape:
         return self.rows * self.columns
 
 
+CONTEXT_BOUND = 4.0
+"""Deviations from the mean at which context channels end. The probability of a class that training inputs never had hardly varies
+there: where a new input has that class, it would be thousands of deviations off and drown all else."""
+
+
 class Standardise(nn.Module):
     """Subtract the training mean and divide by the training deviation of each channel; constants become 0."""
 
@@ -101,7 +106,8 @@ class Network(nn.Module):
             local = self.local(local)
             if self.shape.kind == "encoder":  # only texts have padding, and only encoders read texts
                 local = local * valid[:, :, None]
-        scores = self.body(local, self.context(context), target, valid).float()
+        seen = self.context(context).clamp(-CONTEXT_BOUND, CONTEXT_BOUND)
+        scores = self.body(local, seen, target, valid).float()
         if self.shape.head == "sigmoid":
             scores = scores.sigmoid()
         elif self.shape.head == "minmax":

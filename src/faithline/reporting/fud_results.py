@@ -43,6 +43,7 @@ class FudMethod(Record):
     mean_rank: Interval | None = None
     log_odds: Interval | None = None
     second_score: Interval | None = None
+    unguided_score: Interval | None = None
     matched_random: Interval | None = None
     above_matched_random: Interval | None = None
     calibrated: Interval | None = None
@@ -176,7 +177,7 @@ class Reference(Record):
 
 
 class FudResults(Record):
-    """`reports/fud/<task>.json`; tables have methods, pairs and conventions only."""
+    """`reports/fud/<task>.json`; tables have no evidence and no experiments."""
 
     kind: Literal["image", "table"] = "image"
     methods: dict[str, FudMethod]

@@ -122,7 +122,7 @@ def section(task: FudTask, benchmarks: Mapping[str, Mapping[str, Any]]) -> Secti
         curves=line_chart(
             lines,
             title=f"Confidence by kept fraction, {task.name}",
-            x_label="fraction of pixels kept, most important first",
+            x_label=f"fraction of {'pixels' if results.kind == 'image' else 'columns'} kept, most important first",
             y_label="confidence in the class",
         ),
         legend=tuple(lines),
@@ -171,7 +171,7 @@ def _best(results: FudResults, ranked: Sequence[str]) -> str:
 
 
 def _of_images(results: FudResults) -> str:
-    return "" if results.images is None else f" on {results.images} images"
+    return "" if results.images is None else f" on {results.images} {'images' if results.kind == 'image' else 'rows'}"
 
 
 def _difference(results: FudResults, first: str, second: str) -> Interval | None:
@@ -260,7 +260,6 @@ def _cell(
 
 def ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, str, tuple[Row, ...]], ...]]:
     """Columns that some candidate fills, and rows by role, highest score first."""
-    unguided = next((item for name, item in results.samplers.items() if name != "main" and item.changes.get("scale") == 0), None)
     wanted: list[tuple[Column, Callable[[str], Interval | None], int, bool | None]] = [
         (
             Column("score", "score", UP, "Mean confidence of the class over the kept fractions"),
@@ -317,15 +316,15 @@ def ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, s
             True,
         ),
     ]
-    if unguided is not None:
-        wanted.append(
-            (
-                Column("unguided", "score at s = 0", UP, "Without the anti-class term, on the first images only"),
-                unguided.scores.get,
-                3,
-                True,
-            )
+    unguided = _unguided(results)
+    wanted.append(
+        (
+            Column("unguided", "score at s = 0", UP, "Without the anti-class term; of images the first ones only"),
+            unguided.get,
+            3,
+            True,
         )
+    )
     ranked = results.of_role()
     used = [entry for entry in wanted if any(entry[1](name) is not None for name in results.methods)]
     groups = []
@@ -341,6 +340,14 @@ def ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, s
         if rows:
             groups.append((*cards.ROLES[role], rows))
     return tuple(column for column, *_ in used), tuple(groups)
+
+
+def _unguided(results: FudResults) -> Mapping[str, Interval]:
+    """Scores without the anti-class term: those of the sampler that lacks it, or each method's own."""
+    for name, item in results.samplers.items():
+        if name != "main" and item.changes.get("scale") == 0:
+            return item.scores
+    return {name: row.unguided_score for name, row in results.methods.items() if row.unguided_score is not None}
 
 
 def _neighbours(results: FudResults) -> tuple[Neighbours, ...]:

@@ -116,8 +116,6 @@ class EvidenceSettings(Section):
     """Of the detector in feature space."""
     subsets: Annotated[int, Field(ge=3)]
     """Random subsets a size, for Sensitivity-N."""
-    perturbations: Annotated[int, Field(ge=2)]
-    """A map, for INFID."""
     noise: Positive
     """Standard deviation of INFID's noisy baseline, pixels in [0, 1]."""
     blur: Positive
@@ -195,10 +193,19 @@ class TableFudSettings(Section):
     methods: list[Name]
     explainers: list[Name]
     samples: Annotated[int, Field(ge=2)]
+    """The first test samples."""
+    draws: Count
+    """Reconstructions of each sample and level."""
     levels: Levels
+    """Kept fractions; each keeps the nearest number of columns that keeps some and removes some."""
     candidates: Annotated[int, Field(ge=2)]
-    """Conditional draws, of which the anti-class term chooses."""
+    """Conditional draws, of which the anti-class term chooses one."""
     scale: NonNegative
+    """Strength of the anti-class term."""
+    sweeps: Count
+    """Gibbs sweeps over discrete columns, in the fit and in each draw."""
+    least_eigenvalue: Fraction
+    """Smallest eigenvalue of the correlation: it is mixed with the identity until it has it."""
 
 
 class FudSettings(Section):
