@@ -72,6 +72,8 @@ def params_text(root: Path) -> str:
         raw[modality]["tasks"] = [task]
         keep = {"saliency", "integrated_gradients", "deeplift", "feature_ablation", "lime", "kernel_shap", "banzhaf"}
         raw[modality]["methods"] = {name: value for name, value in raw[modality]["methods"].items() if name in keep}
+    for judged in raw["fud"].values():
+        judged |= {"tasks": [], "methods": ["integrated_gradients", "lime"]}
     raw["evaluate"]["bootstrap"] = 100
     raw["report"] = {"gallery": 4, "reference": "integrated_gradients"}
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")

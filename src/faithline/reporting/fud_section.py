@@ -204,10 +204,10 @@ def _against_chance(results: FudResults, ranked: Sequence[str]) -> str:
     text = f"{best} {' and '.join(parts)}." if parts else ""
     against = {name: above for name in ranked if (above := results.methods[name].above_matched_random) is not None}
     if against:
-        above = [name for name, interval in against.items() if shown(interval) == "better"]
-        below = [name for name, interval in against.items() if shown(interval) == "worse"]
-        text += f" {len(above)} of {len(against)} methods stand above random orders as smooth as their own"
-        text += f"; {listing(below)} below." if below else "."
+        higher = [name for name, interval in against.items() if shown(interval) == "better"]
+        lower = [name for name, interval in against.items() if shown(interval) == "worse"]
+        text += f" {len(higher)} of {len(against)} methods stand above random orders as smooth as their own"
+        text += f"; {listing(lower)} below." if lower else "."
     return text.strip()
 
 
@@ -391,7 +391,7 @@ def _series(label: str, style: int, levels: Sequence[float], curve: Sequence[Int
 
 
 def _by_level(results: FudResults) -> list[Series]:
-    found = []
+    found: list[Series] = []
     for name, label in {"fud": "FUD", **RIVALS}.items():
         item = results.evidence.get(name)
         if item is not None and item.auroc_by_level:

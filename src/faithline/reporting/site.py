@@ -161,16 +161,17 @@ def readme(inputs: Inputs, found: Sequence[Finding]) -> str:
             *(f"{_markdown(name)} not applicable: {_markdown(reason)}" for name, reason in sorted(known.misfits.items())),
         ]
     for task, judged in inputs.fud.items():
-        columns, groups = fud_section.ranking(judged.results)
-        headings = [f"{column.heading} {column.arrow}".strip() for column in columns]
-        scores: list[Sequence[object]] = [["candidate", "role", *headings]]
-        for row in (row for _, _, members in groups for row in members):
-            cells = [cell.text + (f" ({cell.small})" if cell.small else "") for cell in row.cells]
-            scores.append([row.name, row.role, *cells])
+        headings, groups = fud_section.ranking(judged.results)
+        judged_rows: list[Sequence[object]] = [
+            ["candidate", "role", *(f"{heading.heading} {heading.arrow}".strip() for heading in headings)]
+        ]
+        for candidate in (candidate for _, _, members in groups for candidate in members):
+            texts = [cell.text + (f" ({cell.small})" if cell.small else "") for cell in candidate.cells]
+            judged_rows.append([candidate.name, candidate.role, *texts])
         parts += [
             f"## {task}, in distribution (FUD)",
             " ".join(_markdown(sentence) for sentence in fud_section.answer(judged.results)),
-            _table(scores),
+            _table(judged_rows),
         ]
     parts.append("## Findings")
     parts.append(
