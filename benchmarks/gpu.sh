@@ -21,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=${VENV:-.venv}
 if [ ! -x "$venv/bin/python" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install --disable-pip-version-check -q -e '.[photos]' -c constraints.txt -c constraints-dev.txt
+  "$venv/bin/python" -m pip install --disable-pip-version-check -q -e '.[photos]' -c constraints.txt -c constraints-fud.txt -c constraints-dev.txt
 fi
 python=$(cd "$venv/bin" && pwd)/python
 export TQDM_DISABLE=1 PYTHONPATH=$PWD/src OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}

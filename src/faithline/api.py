@@ -24,7 +24,7 @@ from faithline.judging import Judge
 from faithline.masking import MaskedModel
 from faithline.metrics import ranking, ten
 from faithline.score_models import LoadedScore
-from faithline.seeding import derive, numpy_generator, torch_generator
+from faithline.seeding import derive, device, numpy_generator, torch_generator
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "saliency": {"output": "prob", "absolute": False},
@@ -346,13 +346,13 @@ def fud_score(
         shape = features.shape[1:]
         if tuple(images.shape[-2:]) != tuple(shape):
             images = functional.interpolate(images, tuple(shape), mode="bilinear", antialias=True, align_corners=False)
-        return game.predict((images - statistics[0]) / statistics[1])[0].cpu()
+        return game.predict((images.cpu() - statistics[0]) / statistics[1])[0].cpu()
 
     ids = tuple(range(len(x)))
     scene = fud.Scene(
-        pixels=pixels.clamp(0, 1),
+        pixels=pixels.clamp(0, 1).to(device()),
         image_ids=ids,
-        targets=target,
+        targets=target.to(device()),
         model=score_model.model,
         schedule=score_model.schedule,
         evidence=classifier_evidence(game.model, mean, std, features.shape[1]),
@@ -364,9 +364,10 @@ def fud_score(
     masks = {}
     for name, candidate in ordered.items():
         try:
-            masks[name] = nested_keep(candidate, ids, size, tuple(levels), unit, reduction, patch=patch, seed=seed)
+            keep = nested_keep(candidate, ids, size, tuple(levels), unit, reduction, patch=patch, seed=seed)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+        masks[name] = keep.to(device())
     made = {name: fud.regenerate(scene, keep, sampler, draws) for name, keep in masks.items()}
     own = target.repeat_interleave(len(levels) * draws)
     confidences = {
@@ -385,7 +386,7 @@ def fud_score(
             above_random=(above, above_low, above_high),
             tau=fud.smoothness(values.mean(2), list(levels)),
             confidences=values,
-            images=made[name].pixels,
+            images=made[name].pixels.cpu(),
             calls=int(made[name].calls.sum()),
         )
     return results

@@ -115,6 +115,10 @@ class Order:
     maps: Tensor
 
 
+def _cut(order: Order, rows: range) -> Order:
+    return replace(order, maps=order.maps[rows.start : rows.stop])
+
+
 def preset_of(settings: SamplerSettings) -> Preset:
     """The sampler that params describe."""
     values = settings.model_dump()
@@ -283,12 +287,12 @@ def sample(opened: Workspace, name: str) -> None:
 
     def work(rows: range) -> pa.Table:
         part = stage.take(rows)
-        found = [
-            _records(part, Order(order.candidate, order.ordering, order.maps[rows.start : rows.stop]), sampler, preset)
-            for sampler, preset in samplers.items()
-            for order in removed_by
-            if sampler == MAIN or (order.ordering == "own" and rows.start < settings.variant_samples)
-        ]
+        found = [_records(part, _cut(order, rows), MAIN, samplers[MAIN]) for order in removed_by]
+        few = range(rows.start, min(rows.stop, settings.variant_samples))
+        if few:
+            some = stage.take(few)
+            own = [_cut(order, few) for order in removed_by if order.ordering == "own"]
+            found += [_records(some, order, key, preset) for key, preset in samplers.items() if key != MAIN for order in own]
         if name == CONTROLS:
             found.append(_empty(part, samplers[MAIN]))
         return pa.concat_tables(found)
@@ -320,12 +324,14 @@ def _map_folders(opened: Workspace, name: str) -> list[Path]:
 
 def _announcement(stage: Stage, name: str, orders: int, samplers: dict[str, Preset]) -> str:
     settings = stage.settings
-    own = 1 if name != CONTROLS else orders
-    total = 0
-    for sampler, preset in samplers.items():
-        images, rows = (settings.samples, orders) if sampler == MAIN else (settings.variant_samples, own)
-        total += images * rows * len(settings.levels) * settings.draws * cost(plan(preset, stage.score.schedule)).calls
-    return f"plan: {total:,} calls of the score model at most"
+    calls = {key: cost(plan(preset, stage.score.schedule)).calls for key, preset in samplers.items()}
+    each = len(settings.levels) * settings.draws
+    total = settings.samples * orders * each * calls[MAIN]
+    own = orders if name == CONTROLS else 1
+    total += settings.variant_samples * own * each * sum(count for key, count in calls.items() if key != MAIN)
+    if name == CONTROLS:
+        total += settings.samples * settings.draws * calls[MAIN]  # nothing kept
+    return f"plan: {total:,} calls of the score model"
 
 
 def _records(stage: Stage, order: Order, sampler: str, preset: Preset) -> pa.Table:

@@ -1,11 +1,10 @@
 """What the in-distribution samples of a task say: scores with controls, rankings, and whether the samples are in-distribution.
 
-Reads `data/fud/<task>/` and writes `reports/fud/<task>.json`.
+Reads `data/fud/<task>/` and writes `reports/fud/<task>.json`, and beside it the few pictures that the report shows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from faithline import detection, fud, fud_sampling, image_quality, score_models, workspace
-from faithline.artifacts import read_json, read_table, write_json
+from faithline import clustered, detection, fud, fud_films, fud_sampling, image_quality, score_models, workspace
+from faithline.artifacts import read_json, read_table, write_json, write_table
 from faithline.diffusion.plan import cost, plan
 from faithline.diffusion.presets import PAPER, Preset
 from faithline.errors import ArtifactError
@@ -44,6 +43,9 @@ DENOISING = replace(PAPER, denoising_steps=50, variance="fixed_small", scale=0.0
 
 VSI_IMAGES = 72
 """Images that VSI sees, spread evenly: it works at 256 pixels whatever the size and costs more than all others together."""
+
+FILMED = 2
+"""Candidates of which pictures are shown, best first; and the random order."""
 
 HALF = 0.5
 """Kept fraction of the comparison of hard with soft masks, and of the watched chain."""
@@ -108,7 +110,12 @@ def judge(opened: Workspace) -> None:
         "samplers": _samplers(stage, candidates),
     }
     rivals = _rivals(stage, candidates, clean_logits)
-    result["evidence"] = {"fud": _fud_evidence(stage, candidates, clean_logits), **rivals.evidence}
+    own = _fud_evidence(stage, candidates, clean_logits)
+    result["evidence"] = {
+        "fud": own.found,
+        **{name: item.found | {"minus_fud": _minus(stage, item, own)} for name, item in rivals.evidence.items()},
+    }
+    result["second"] = _second(stage, candidates, full)
     result["settings_of_quality"] = {
         name: {"published": item.published, "options": item.options, "unavailable": item.unavailable}
         for name, item in image_quality.quality_settings((clean.shape[2], clean.shape[3]), clean.shape[1]).items()
@@ -119,6 +126,11 @@ def judge(opened: Workspace) -> None:
     result["hard_vs_soft"] = _hard_vs_soft(stage)
     result["chain"] = _chain(stage, clean_logits)
     result["reference"] = _reference(stage)
+    scored = {name: mean for name in names if (mean := result["methods"][name]["score"]["mean"]) is not None}
+    shown = sorted(scored, key=lambda name: -scored[name])[:FILMED]
+    shown += [name for name in ("random",) if name in candidates]
+    pictures = fud_films.films(stage, {name: candidates[name].frame for name in shown}, _maps(stage, shown))
+    write_table(f"reports/fud/{opened.task}.parquet", pictures)
     write_json(f"reports/fud/{opened.task}.json", result)
 
 
@@ -266,6 +278,7 @@ def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
     first = settings.variant_samples
     real = [name for name, item in candidates.items() if item.role != "control"]
     main = {name: fud.score(item.prob[:first]) for name, item in candidates.items()}
+    own_contrast = _contrast(main, real)
     found: dict[str, Any] = {}
     presets = {MAIN: settings.sampler, **settings.samplers()}
     for sampler, own in presets.items():
@@ -282,8 +295,32 @@ def _samplers(stage: Stage, candidates: Mapping[str, Judged]) -> dict[str, Any]:
             "dose": float(rows["dose"].mean() or 0.0),  # type: ignore[arg-type]
             "scores": dict(zip(scores, means, strict=True)),
             "kendall_tau_with_main": None if tau != tau else float(tau),
+            "contrast": None,
+            "contrast_below_main": None,
         }
+        if (contrast := _contrast(scores, real)) is not None and own_contrast is not None:
+            columns = torch.stack([contrast, own_contrast - contrast], 1)
+            found[sampler]["contrast"], found[sampler]["contrast_below_main"] = _interval(columns, stage)
     return found
+
+
+def _contrast(scores: Mapping[str, Tensor], real: Sequence[str]) -> Tensor | None:
+    """How far the methods stand above the random order on each image, their mean: (I,); None without a random order."""
+    return None if "random" not in scores else torch.stack([scores[name] for name in real]).nanmean(0) - scores["random"]
+
+
+def _second(stage: Stage, candidates: Mapping[str, Judged], full: Tensor) -> dict[str, Any] | None:
+    """How much confidence the target and the second classifier lose in the class, mean over methods and levels; their ratio."""
+    if stage.score.second is None:
+        return None
+    inputs = score_models.normalised(stage.scene.pixels, stage.opened.samples)
+    clean = fud.confidence(stage.score.second(inputs).cpu(), stage.scene.targets.cpu()).double()
+    real = [item for item in candidates.values() if item.role != "control"]
+    fall = full - torch.stack([fud.score(item.prob) for item in real]).nanmean(0)
+    second_fall = clean - torch.stack([fud.score(item.second) for item in real]).nanmean(0)
+    rows = _interval(torch.stack([clean, fall, second_fall], 1), stage)
+    named = dict(zip(("clean_confidence", "target_fall", "second_fall"), rows, strict=True))
+    return named | {"share": _ratio(second_fall, fall, stage)}
 
 
 # --------------------------------------------------------------------------------------------------------------- evidence
@@ -294,14 +331,33 @@ class Rivals:
     """The metrics that FUD is compared with: scores by candidate and rival, and how in-distribution their images are."""
 
     scores: dict[str, dict[str, Any]]
-    evidence: dict[str, dict[str, Any]]
+    evidence: dict[str, "Evidence"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How in-distribution a set of pictures is: the numbers, and those of each bootstrap draw of the images."""
+
+    found: dict[str, Any]
+    draws: dict[str, np.ndarray]
+
+
+def _minus(stage: Stage, rival: Evidence, own: Evidence) -> dict[str, clustered.Interval]:
+    """Rival minus FUD in every number that has draws, paired by image."""
+    confidence = stage.opened.params.evaluate.confidence
+    found = {}
+    for name in own.draws.keys() & rival.draws.keys():
+        first, second = rival.found[name], own.found[name]
+        difference = None if first is None or second is None else first - second
+        found[name] = clustered.interval(difference, rival.draws[name] - own.draws[name], confidence)
+    return found
 
 
 def _images_of(frame: pl.DataFrame) -> Tensor:
     return torch.stack([fud_sampling.from_png(data) for data in frame["png"].to_list()])
 
 
-def _fud_evidence(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> dict[str, Any]:
+def _fud_evidence(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor) -> Evidence:
     """Of the main sampler's images of all candidates, controls apart."""
     rows = [
         item.frame.filter((pl.col("sampler") == MAIN) & (pl.col("ordering") == "own") & pl.col("prob").is_not_null())
@@ -320,7 +376,7 @@ def _fud_evidence(stage: Stage, candidates: Mapping[str, Judged], clean_logits: 
 
 def _evidence(
     stage: Stage, clean_logits: Tensor, scores: Tensor, images: Tensor, owners: Tensor, levels: Sequence[float] | None
-) -> dict[str, Any]:
+) -> Evidence:
     """How well detectors tell images from clean ones, and their quality.
 
     Args:
@@ -351,13 +407,30 @@ def _evidence(
         "fpr95_neighbours": detection.fpr95(near_clean, near),
     }
     found |= {str(name): None if values is None else _number(values.nanmean()) for name, values in quality.items()}
+    evaluate = stage.opened.params.evaluate
+    drawn = clustered.draws(len(own), evaluate.bootstrap, stage.opened.params.seed)
+    judged = (clean.numpy(), scores.double().numpy(), owners.numpy())
+    neighbours = (near_clean.numpy(), near.numpy(), owners.numpy())
+    draws = {
+        "auroc": clustered.auroc(*judged, drawn),
+        "fpr95": clustered.fpr95(*judged, drawn),
+        "auroc_neighbours": clustered.auroc(*neighbours, drawn),
+        "fpr95_neighbours": clustered.fpr95(*neighbours, drawn),
+    }
+    for name, values in quality.items():
+        if values is not None:
+            pictures = owners[some] if name == "vsi" else owners
+            draws[str(name)] = clustered.mean(values.double().numpy(), pictures.numpy(), drawn)
+    found["intervals"] = {
+        name: clustered.interval(found[name], resampled, evaluate.confidence) for name, resampled in draws.items()
+    }
     if levels is not None:
         by_level = {}
         for level in dict.fromkeys(levels):
             rows = torch.tensor([value == level for value in levels])
             by_level[f"{level:g}"] = detection.auroc(clean, scores[rows])
         found["auroc_by_level"] = by_level
-    return found
+    return Evidence(found, draws)
 
 
 def _near(features: Tensor, reference: Tensor, settings: EvidenceSettings) -> Tensor:
@@ -404,6 +477,9 @@ def _rivals(stage: Stage, candidates: Mapping[str, Judged], clean_logits: Tensor
             continue
         own, rows = maps[usable], usable.nonzero()[:, 0]
         values, made = _removal_scores(stage.choose(usable), own, full[usable], rows)
+        confidence = candidates[name].prob[usable].mean(2)
+        values["tau_above_black"] = fud.smoothness(confidence, list(settings.levels)) - values["black_tau"]
+        values["rises_above_black"] = fud.rises(confidence, list(settings.levels), full[usable]) - values["black_rises"]
         values["sensitivity_n"] = sensitivity_n.sensitivity_n(
             own, removed[usable], falls[usable], images.shape[1]
         ).correlation.nanmean(1)
@@ -480,11 +556,10 @@ def _removal_scores(stage: Stage, maps: Tensor, full: Tensor, rows: Tensor) -> t
                 values["black_score"] = inner.mean(1)
             shown = insertion_deletion.removal_images(images, filled, masks).flatten(0, 1)
             made.append(_Made("ins_del" if kind == "black" else "ins_del_blur", shown, owners, fractions))
-    if settings.unit != "channel":  # interpolation is of whole pixels
-        for order, masks in keep.items():
-            interpolated = road.road_images(images, scene.image_ids, masks, noise=ROAD_NOISE, seed=scene.seed)
-            values[f"road_{order}"] = respond(predict, interpolated, target).probability.double().mean(1)
-            made.append(_Made("road", interpolated.flatten(0, 1), owners, fractions))
+    for order, masks in keep.items():
+        interpolated = road.road_images(images, scene.image_ids, masks, noise=ROAD_NOISE, seed=scene.seed)
+        values[f"road_{order}"] = respond(predict, interpolated, target).probability.double().mean(1)
+        made.append(_Made("road", interpolated.flatten(0, 1), owners, fractions))
     return values, made
 
 
@@ -568,6 +643,7 @@ def _hard_vs_soft(stage: Stage) -> dict[str, Any]:
     scale = stage.settings.sampler.scale
     learned = stage.settings.score_model.kind == "adm"
     found: dict[str, Any] = {"method": name, "kept": HALF}
+    by_image: list[dict[str, Tensor]] = []
     for kind in ("clean", "soft"):
         preset: Preset = replace(DENOISING, kept=kind, scale=scale, variance="learned_range" if learned else DENOISING.variance)
         made = fud.regenerate(stage.scene, keep, preset, 1).pixels[:, 0, 0].cpu()
@@ -575,6 +651,10 @@ def _hard_vs_soft(stage: Stage) -> dict[str, Any]:
         found["hard" if kind == "clean" else kind] = {
             str(metric): None if values is None else _number(values.nanmean()) for metric, values in quality.items()
         }
+        by_image.append({str(metric): values for metric, values in quality.items() if values is not None})
+    hard, soft = by_image
+    differences = torch.stack([hard[metric] - soft[metric] for metric in hard], 1)
+    found["hard_minus_soft"] = dict(zip(hard, _interval(differences, stage), strict=True))
     return found
 
 
@@ -598,31 +678,50 @@ def _chain(stage: Stage, clean_logits: Tensor) -> dict[str, Any]:
     temperature, predict = stage.settings.evidence.temperature, fud_sampling.predictor(stage)
     clean_energy = detection.energy_score(clean_logits, temperature)
 
-    def auroc(images: list[Tensor]) -> float:
-        pixels = ((torch.stack(images) + 1) / 2).clamp(0, 1)
-        return detection.auroc(clean_energy, detection.energy_score(predict(pixels), temperature))
+    def energy(images: list[Tensor]) -> Tensor:
+        return detection.energy_score(predict(((torch.stack(images) + 1) / 2).clamp(0, 1)), temperature)
 
-    rows = []
+    evaluate, count = stage.opened.params.evaluate, len(stage.scene.image_ids)
+    drawn = clustered.draws(count, evaluate.bootstrap, stage.opened.params.seed)
+    rows, resampled = [], []
     for place, t in enumerate(steps):
         pairs = [seen[t][row] for row in sorted(seen[t])]
+        noisy, aims = energy([noisy for noisy, _ in pairs]), energy([aim for _, aim in pairs])
+        resampled.append(clustered.auroc(clean_energy.numpy(), noisy.numpy(), np.arange(count), drawn))
+        value = detection.auroc(clean_energy, noisy)
+        band = clustered.interval(value, resampled[-1], evaluate.confidence)
         rows.append(
             {
                 "remaining": (len(steps) - place) / len(steps),
                 "t": t,
-                "auroc_sample": auroc([noisy for noisy, _ in pairs]),
-                "auroc_aim": auroc([aim for _, aim in pairs]),
+                "auroc_sample": value,
+                "low": band["low"],
+                "high": band["high"],
+                "auroc_aim": detection.auroc(clean_energy, aims),
             }
         )
-    entered = [row["remaining"] for row in rows]
-    for row, after in pairwise(reversed(rows)):
-        if after["auroc_sample"] > (rows[0]["auroc_sample"] + rows[-1]["auroc_sample"]) / 2:
-            entered = [row["remaining"]]
-            break
-    return {"steps": rows, "half_way_remaining": entered[0], "images": len(stage.scene.image_ids)}
+    curve, curves = np.array([[row["auroc_sample"] for row in rows]]), np.stack(resampled, 1)
+    fall = clustered.interval(float(curve[0, 0] - curve[0, -1]), curves[:, 0] - curves[:, -1], evaluate.confidence)
+    half_way = float(_half_way(curve)[0])
+    return {
+        "steps": rows,
+        "fall": fall,
+        "half_way_remaining": half_way,
+        "half_way": clustered.interval(half_way, _half_way(curves), evaluate.confidence),
+        "images": count,
+    }
+
+
+def _half_way(curves: np.ndarray) -> np.ndarray:
+    """Share of steps that remain when curves (B, steps) last pass the middle of their first and last value: (B,)."""
+    steps = curves.shape[1]
+    above = curves > (curves[:, :1] + curves[:, -1:]) / 2
+    last = np.where(above.any(1), steps - 1 - above[:, ::-1].argmax(1), -1)  # step after which no value is above
+    return (steps - (last + 1)) / steps
 
 
 def _reference(stage: Stage) -> dict[str, Any] | None:
-    """Agreement with a sampler of many calls (benchmarks/fud_many_calls/rank.py); None where none was run with these very models."""
+    """Agreement with a sampler of many calls (benchmarks/fud_many_calls/rank.py); None where none was run with these models."""
     path = Path("benchmarks/fud_many_calls") / f"{stage.opened.task}.json"
     if not path.exists():
         return None

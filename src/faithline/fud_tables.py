@@ -71,7 +71,11 @@ def judge(opened: Workspace) -> None:
         settings=settings,
     )
     roles: dict[str, str] = {name: str(role) for name, role in opened.params.table.methods.roles().items()}
-    maps = {name: _maps(opened, name, ids) for name in (*settings.methods, *settings.explainers)}
+    folders = {name: workspace.attribution_folder(opened.task, name) for name in settings.methods}
+    misfits = {
+        name: reason for name, folder in folders.items() if (reason := read_misfit(folder, opened.target.sha256)) is not None
+    }
+    maps = {name: _maps(opened, name, ids) for name in (*settings.methods, *settings.explainers) if name not in misfits}
     reference = _maps(opened, opened.params.report.reference, ids)
     draws = [torch.randn(samples.features.n, generator=torch_generator(seed, "random columns", int(i))) for i in ids]
     maps |= {"random": torch.stack(draws), "another": reference.roll(1, 0), "inverse": -reference}
@@ -87,6 +91,7 @@ def judge(opened: Workspace) -> None:
         "task": opened.task,
         "images": len(ids),
         "levels": [count / samples.features.n for count in rows.counts],
+        "misfits": misfits,
         "conventions": {
             "columns": samples.features.n,
             "kept_columns": list(rows.counts),
@@ -111,8 +116,6 @@ def _maps(opened: Workspace, name: str, ids: Tensor) -> Tensor:
         explainer = load_explainer(folder, opened.target.model, max_batch=opened.settings.game.max_batch)
         return explainer(opened.samples.x[ids]).cpu()
     folder = workspace.attribution_folder(opened.task, name)
-    if (reason := read_misfit(folder, opened.target.sha256)) is not None:
-        raise ArtifactError(f"{name} does not fit {opened.task} ({reason}): take it out of fud.table.methods")
     stored = read_maps(folder, opened.samples.features, opened.target.sha256).of(ids)
     return torch.where(stored.finite[:, None], stored.attribution, torch.nan)
 

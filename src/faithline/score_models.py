@@ -158,7 +158,10 @@ def _train(opened: Workspace, settings: TrainedScoreSettings, schedule: Schedule
 def _adm(settings: AdmScoreSettings, channels: int) -> tuple[nn.Module, int, Schedule]:
     if channels != 3:
         raise ArtifactError(f"score_model.kind = adm: it knows colour images, the task's have {channels} channel(s)")
-    network = load_adm(settings.checkpoint.path, settings.checkpoint.sha256, ADM_256)
+    try:
+        network = load_adm(settings.checkpoint.path, settings.checkpoint.sha256, ADM_256)
+    except ArtifactError as error:
+        raise ArtifactError(str(error).replace("target.checkpoint", "fud.image.score_model.checkpoint")) from error
     return network, ADM_256.image_size, linear_schedule(settings.schedule.steps, settings.schedule.first, settings.schedule.last)
 
 

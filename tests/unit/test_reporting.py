@@ -23,7 +23,7 @@ from faithline.errors import ArtifactError
 from faithline.masking import Features, column_features, patch_features, token_features
 from faithline.metrics.catalogue import METRICS
 from faithline.reporting import figures, findings, gallery, leaderboard, results, site
-from faithline.reporting.results import Interval
+from faithline.reporting.records import Interval
 
 HOSTILE = '<script>alert("x")</script> & <img src=http://evil.example/x.png onerror=alert(1)> | [a](http://evil.example)'
 TASKS = {"toy_table": "table", "toy_text": "text", "toy_image": "image"}
@@ -72,6 +72,8 @@ def params_text(root: Path) -> str:
         raw[modality]["tasks"] = [task]
         keep = {"saliency", "integrated_gradients", "deeplift", "feature_ablation", "lime", "kernel_shap", "banzhaf"}
         raw[modality]["methods"] = {name: value for name, value in raw[modality]["methods"].items() if name in keep}
+    for judged in raw["fud"].values():
+        judged |= {"tasks": [], "methods": ["integrated_gradients", "lime"]}
     raw["evaluate"]["bootstrap"] = 100
     raw["report"] = {"gallery": 4, "reference": "integrated_gradients"}
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")

@@ -173,9 +173,18 @@ def _svg(title: str, parts: Sequence[str], height: int = HEIGHT, width: int = WI
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, x_label: str, y_label: str, y_range: tuple[float, float] | None = None
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    y_range: tuple[float, float] | None = None,
+    mark: float | None = None,
 ) -> Markup:
-    """Lines with bands over a shared x axis. The legend is the page's, once for a group of charts (see `Series.style`)."""
+    """Lines with bands over a shared x axis; a dashed line marks one of its values.
+
+    The legend is the page's, once for a group of charts (see `Series.style`).
+    """
     xs = [value for line in series for value in line.x]
     ys = [value for line in series for value in (*line.mean, *line.low, *line.high)]
     if not ys:
@@ -192,6 +201,8 @@ def line_chart(
         (x_label, y_label),
     )
     parts = list(frame.parts)
+    if mark is not None:
+        parts.append(f'<path class="mark" d="M{frame.x(mark):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
     for line in series:
         if line.low:
             edge = [(frame.x(x), frame.y(y)) for x, y in zip(line.x, line.high, strict=True)]

@@ -25,10 +25,11 @@ from faithline.reporting.leaderboard import (
     range_text,
     shows,
 )
-from faithline.reporting.results import Inputs, Interval, TaskResults
+from faithline.reporting.records import Interval
+from faithline.reporting.results import Inputs, TaskResults
 from faithline.seeding import numpy_generator
 
-Verdict = Literal["confirmed", "refuted", "untestable"]
+Verdict = Literal["confirmed", "refuted", "undecided", "untestable"]
 PAPER = "Learning for Highly Faithful Explainability (DeepFaith, ICLR 2026)"
 _VERDICTS: dict[Comparison, Verdict] = {"better": "confirmed", "worse": "refuted", "undecided": "untestable"}
 TOLERANCE = 1e-4

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from faithline.config import dotted
 from faithline.metrics.catalogue import METRICS
-from faithline.reporting import cards, sensitivity
+from faithline.reporting import cards, fud_section, sensitivity
 from faithline.reporting.figures import Difference, Point, Series, cost_chart, forest_chart, line_chart
 from faithline.reporting.findings import Finding
 from faithline.reporting.gallery import Gallery
@@ -111,6 +111,7 @@ def page(
     text = environment.get_template("index.html").render(
         inputs=inputs,
         sections=[_section(inputs, task, metrics, curves[task], galleries[task]) for task in inputs.tasks],
+        judged=[fud_section.section(task, inputs.benchmarks) for task in inputs.fud.values()],
         findings=found,
         snapshots=snapshots,
         snapshot_columns=[column for column in columns(metrics, ceiling=False) if column.key != "mean_rank_without_fe_mc"],

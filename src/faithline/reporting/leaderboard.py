@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from faithline.metrics.catalogue import METRICS
+from faithline.reporting.records import Interval
 from faithline.reporting.results import (
     ROLES,
     CandidateResult,
     Evaluation,
     Inputs,
-    Interval,
     RankDifference,
     Role,
     TaskResults,

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from faithline import dataset
 from faithline.artifacts import read_json, read_table
@@ -17,27 +17,15 @@ from faithline.config import Params
 from faithline.dataset import Samples, Split
 from faithline.errors import ArtifactError
 from faithline.maps import read_misfit
+from faithline.reporting.fud_results import FudResults, FudTask, fud_tasks, read_films
+from faithline.reporting.records import Interval, Record
 
 Role = Literal["explainer", "refined", "supervision", "baseline", "control", "reference"]
 ROLES: tuple[Role, ...] = ("explainer", "refined", "supervision", "baseline", "control", "reference")
 LIBRARIES = ("captum", "numpy", "polars", "scikit-learn", "scipy", "torch")
 
 
-class _Record(BaseModel):
-    """A part of a result file: NaN and infinity are refused, keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-Record = TypeVar("Record", bound=_Record)
-
-
-class Interval(_Record):
-    """A mean with the ends of its bootstrap interval; null where it is undefined."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
+Parsed = TypeVar("Parsed", bound=Record)
 
 
 class Summary(Interval):
@@ -47,7 +35,7 @@ class Summary(Interval):
     null: int
 
 
-class TrainingPasses(_Record):
+class TrainingPasses(Record):
     """Model evaluations that training an explainer used: values read from the bank, clean inputs, a surrogate's own."""
 
     bank: int
@@ -55,7 +43,7 @@ class TrainingPasses(_Record):
     surrogate: int
 
 
-class CandidateResult(_Record):
+class CandidateResult(Record):
     """One row of a task's leaderboard."""
 
     role: Role
@@ -65,14 +53,14 @@ class CandidateResult(_Record):
     family_rank: float | None
     mean_rank_without_fe_mc: float | None
     metrics: dict[str, Summary]
-    difference: dict[str, Interval] = {}
+    difference: dict[str, Interval] = Field(default_factory=dict)
     passes: float | None
     training_passes: TrainingPasses | None = None
     changes: dict[str, Any] | None = None
     duplicate_of: str | None = None
 
 
-class RankDifference(_Record):
+class RankDifference(Record):
     """Explainer minus another candidate, per-sample mean ranks: below 0 the explainer ranks better.
 
     `p_holm` is adjusted over all comparisons of the explainer; None where nothing was tested (refined maps, references).
@@ -92,7 +80,7 @@ class RunnerUp(RankDifference):
     candidate: str
 
 
-class Evaluation(_Record):
+class Evaluation(Record):
     """`reports/evaluation/<task>.json`."""
 
     task: str
@@ -108,7 +96,7 @@ class Evaluation(_Record):
     inf_over_ceiling: dict[str, float | None]
 
 
-class MethodCounts(_Record):
+class MethodCounts(Record):
     """What became of one method's maps: `taught` maps teach, the others are counts per reason and add up to `maps`."""
 
     maps: int
@@ -119,7 +107,7 @@ class MethodCounts(_Record):
     non_finite: int
 
 
-class EmptyCounts(_Record):
+class EmptyCounts(Record):
     """Samples none of whose maps passed the filter, and how many of them kept their best map after all."""
 
     count: int
@@ -127,7 +115,7 @@ class EmptyCounts(_Record):
     saved: int
 
 
-class Curation(_Record):
+class Curation(Record):
     """`reports/curate/<task>.json`."""
 
     methods: dict[str, MethodCounts]
@@ -138,7 +126,7 @@ class Curation(_Record):
     lost: int
 
 
-class Snapshot(_Record):
+class Snapshot(Record):
     """JSON results of the pipeline at another scale, kept in git under `reports/snapshots/<name>/`."""
 
     name: str
@@ -147,7 +135,7 @@ class Snapshot(_Record):
     findings: list[dict[str, str]]
 
 
-class VariedFactor(_Record):
+class VariedFactor(Record):
     """A constant that `make sensitivity` varied: what the paper calls it, what it is, and its value in the preset."""
 
     name: str
@@ -156,14 +144,14 @@ class VariedFactor(_Record):
     preset: float
 
 
-class Ablated(_Record):
+class Ablated(Record):
     """A variant without some parts of DeepFaith."""
 
     name: str
     meaning: str
 
 
-class VariedRun(_Record):
+class VariedRun(Record):
     """What one variant says of one task; `factor` is `ablation` and `value` its name where no constant was varied."""
 
     factor: str
@@ -176,7 +164,7 @@ class VariedRun(_Record):
     taught: float
 
 
-class Sensitivity(_Record):
+class Sensitivity(Record):
     """`reports/sensitivity/results.json`: DeepFaith with one value changed at a time."""
 
     params_sha256: str
@@ -265,6 +253,7 @@ class Inputs:
         params_sha256: SHA-256 of its values (comments and layout left out, as DVC leaves them out).
         versions: Version of each library that moves numbers.
         tasks: Results by task, in the order of `params.yaml`.
+        fud: What FUD says, by judged task, in the order of `params.yaml`.
         benchmarks: Timings (`benchmarks/results.json`), empty where the file is not there.
         snapshots: Results at other scales.
         sensitivity: Results with one value changed at a time, None where nobody made them.
@@ -274,6 +263,7 @@ class Inputs:
     params_sha256: str
     versions: dict[str, str]
     tasks: dict[str, TaskResults]
+    fud: dict[str, FudTask]
     benchmarks: dict[str, dict[str, Any]]
     snapshots: tuple[Snapshot, ...]
     sensitivity: Sensitivity | None
@@ -299,6 +289,7 @@ def read(params: Params, root: str | Path) -> Inputs:
         params_sha256=params.sha256(),
         versions={name: version(name) for name in LIBRARIES},
         tasks={name: _read_task(params, root, name) for name in params.tasks},
+        fud={name: _read_fud(root, name) for name in fud_tasks(params)},
         benchmarks=read_json(benchmarks) if benchmarks.exists() else {},
         snapshots=tuple(_read_snapshot(folder) for folder in sorted((root / "reports/snapshots").glob("*/"))),
         sensitivity=_parse(Sensitivity, sensitivity, "make sensitivity") if sensitivity.exists() else None,
@@ -318,6 +309,7 @@ def refuse_leftovers(params: Params, root: Path) -> None:
         ("reports/evaluation", [f"{task}.json" for task in tasks]),
         ("reports/curate", [f"{task}.json" for task in tasks]),
         ("reports/metrics", [f"{task}.json" for task in tasks]),
+        ("reports/fud", [f"{task}.{kind}" for task in fud_tasks(params) for kind in ("json", "parquet")] + ["README.md"]),
     ]
     allowed += [(folder, tasks) for folder in ("data/evaluation", "data/attributions", "data/curves", "models/explainers")]
     for task in tasks:
@@ -371,7 +363,12 @@ def _read_task(params: Params, root: Path, task: str) -> TaskResults:
     )
 
 
-def _parse(record: type[Record], path: Path, stage: str) -> Record:
+def _read_fud(root: Path, task: str) -> FudTask:
+    found = _parse(FudResults, root / "reports/fud" / f"{task}.json", "fud_score")
+    return FudTask(task, found, read_films(root, task) if found.kind == "image" else None)
+
+
+def _parse(record: type[Parsed], path: Path, stage: str) -> Parsed:
     try:
         return record.model_validate(read_json(path))
     except ValidationError as error:

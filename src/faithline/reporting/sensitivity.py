@@ -8,7 +8,8 @@ from markupsafe import Markup
 from faithline.metrics.catalogue import METRICS
 from faithline.reporting.figures import COLOURS, Series, value_chart
 from faithline.reporting.leaderboard import higher_is_better, number, range_text
-from faithline.reporting.results import Interval, Sensitivity, VariedFactor, VariedRun
+from faithline.reporting.records import Interval
+from faithline.reporting.results import Sensitivity, VariedFactor, VariedRun
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from faithline.artifacts import publish, write_json, write_text
 from faithline.config import Params
 from faithline.metrics.catalogue import METRICS
-from faithline.reporting import findings, gallery, html, leaderboard, results
+from faithline.reporting import findings, fud_findings, fud_section, gallery, html, leaderboard, results
 from faithline.reporting.figures import COLOURS, Series, band
 from faithline.reporting.findings import Finding
 from faithline.reporting.results import Inputs, TaskResults
@@ -32,7 +32,7 @@ def write(params: Params, root: str | Path = ".") -> None:
     """
     root = Path(root)
     inputs = results.read(params, root)
-    found = findings.findings(inputs)
+    found = [*findings.findings(inputs), *fud_findings.findings(inputs)]
     curves = {task: _curves(inputs, task) for task in inputs.tasks}
     galleries = {task: gallery.build(inputs.tasks[task], params) for task in inputs.tasks}
     shown = [task for task in inputs.tasks if galleries[task].entries]
@@ -159,6 +159,19 @@ def readme(inputs: Inputs, found: Sequence[Finding]) -> str:
             f"Means with {confidence} bootstrap intervals.",
             _table(table),
             *(f"{_markdown(name)} not applicable: {_markdown(reason)}" for name, reason in sorted(known.misfits.items())),
+        ]
+    for task, judged in inputs.fud.items():
+        headings, groups = fud_section.ranking(judged.results)
+        judged_rows: list[Sequence[object]] = [
+            ["candidate", "role", *(f"{heading.heading} {heading.arrow}".strip() for heading in headings)]
+        ]
+        for candidate in (candidate for _, _, members in groups for candidate in members):
+            texts = [cell.text + (f" ({cell.small})" if cell.small else "") for cell in candidate.cells]
+            judged_rows.append([candidate.name, candidate.role, *texts])
+        parts += [
+            f"## {task}, in distribution (FUD)",
+            " ".join(_markdown(sentence) for sentence in fud_section.answer(judged.results)),
+            _table(judged_rows),
         ]
     parts.append("## Findings")
     parts.append(

@@ -145,7 +145,8 @@ class ImageFudSettings(Section):
     """Reconstructions of each image and level."""
     levels: Levels
     """Kept fractions."""
-    unit: Literal["pixel", "channel", "patch"]
+    unit: Literal["pixel", "patch"]
+    """What stays or goes as one; stored maps have no channels."""
     patch: Count
     reduction: Literal["sum", "abs_sum"]
     target: Literal["predicted", "label"]
