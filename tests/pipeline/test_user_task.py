@@ -34,6 +34,7 @@ def test_a_user_s_task_gets_a_leaderboard(fresh: Path) -> None:
     params = smoke()
     params["tasks"] = entry
     params["table"]["tasks"], params["image"]["tasks"] = ["wine"], []
+    params["fud"]["table"]["tasks"], params["fud"]["image"]["tasks"] = [], []
     checkout = clone(fresh, smoke())
     checkout.write("user/wine.py", task_file())
     checkout.set_params(params)
