@@ -55,7 +55,8 @@ def chain(stage: Stage) -> dict[str, Any]:
     """Energy AUROC of the samples on their way, and of the clean images they aim at, against the share of steps that remain.
 
     Half of the pixels kept in the order of the report's reference method, no anti-class term: where does a chain enter the
-    distribution? The switch of the paper stands at 5 %.
+    distribution? The switch of the paper stands at 5 %. `fall` and `half_way` are of how well energy tells samples from clean
+    images (`told_apart`), from the first step to the last.
     """
     stage, keep = _half_kept(stage, stage.opened.params.report.reference)
     learned = stage.settings.score_model.kind == "adm"
@@ -93,7 +94,7 @@ def chain(stage: Stage) -> dict[str, Any]:
                 "auroc_aim": detection.auroc(clean_energy, aims),
             }
         )
-    curve, curves = np.array([[row["auroc_sample"] for row in rows]]), np.stack(resampled, 1)
+    curve, curves = told_apart(np.array([[row["auroc_sample"] for row in rows]])), told_apart(np.stack(resampled, 1))
     fall = clustered.interval(float(curve[0, 0] - curve[0, -1]), curves[:, 0] - curves[:, -1], evaluate.confidence)
     half_way = float(_half_way(curve)[0])
     return {
@@ -103,6 +104,15 @@ def chain(stage: Stage) -> dict[str, Any]:
         "half_way": clustered.interval(half_way, _half_way(curves), evaluate.confidence),
         "images": count,
     }
+
+
+def told_apart(auroc: np.ndarray) -> np.ndarray:
+    """How well a detector tells two sets apart, whichever it takes for the clean one: AUROC or 1 - AUROC, the larger.
+
+    A classifier may be surer of noise than of any image: then its energy calls all noise clean, and an AUROC of 0 tells as much
+    as one of 1.
+    """
+    return np.maximum(auroc, 1 - auroc)
 
 
 def _half_way(curves: np.ndarray) -> np.ndarray:

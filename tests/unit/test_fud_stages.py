@@ -4,13 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 import yaml
 from tests.conftest import run_stage_script
 
-from faithline import config, engine, fud_sampling, score_models, workspace
+from faithline import config, engine, fud_experiments, fud_sampling, score_models, workspace
 from faithline.artifacts import read_json, read_table
 from faithline.errors import ArtifactError
 from faithline.fud_sampling import COLUMNS, CONTROLS, EMPTY, MAIN
@@ -304,3 +305,12 @@ def test_tables_are_judged_by_a_copula(here: Path) -> None:
     own = frame.filter(pl.col("candidate") == "kernel_shap")
     assert len(own) == 10 * 3
     assert methods["kernel_shap"]["score"]["mean"] == pytest.approx(own["prob"].mean(), rel=1e-5)
+
+
+def test_a_chain_that_is_called_cleaner_than_clean_is_told_apart_too() -> None:
+    """A classifier that is surer of noise than of images: the AUROC climbs from 0 to 0.5 and ends between the sets."""
+    curves = fud_experiments.told_apart(
+        np.array([[0.0, 0.0, 0.1, 0.45, 0.5], [1.0, 1.0, 0.9, 0.55, 0.5], [1.0, 0.6, 0.5, 0.5, 0.5]])
+    )
+    assert curves[0].tolist() == pytest.approx(curves[1].tolist())
+    assert fud_experiments._half_way(curves).tolist() == pytest.approx([0.4, 0.4, 0.8])
