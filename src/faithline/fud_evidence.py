@@ -26,7 +26,7 @@ ROAD_NOISE = 0.01
 LARGEST_SUBSET = 0.8
 """Largest removed share of Sensitivity-N (Ancona et al., 2018)."""
 
-VSI_IMAGES = 72
+VSI_IMAGES = 24
 """Images that VSI sees, spread evenly: it works at 256 pixels whatever the size and costs more than all others together."""
 
 HALF = 0.5
