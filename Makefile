@@ -64,7 +64,7 @@ preset: $(STAMP)
 	mv .scratch/params.next.yaml params.yaml
 	@echo "params.yaml is now $(NAME); the old one lies in .scratch/params.before.yaml"
 
-RESULTS = $(addprefix reports/,evaluation curate metrics train plots leaderboard.json findings.json)
+RESULTS = $(addprefix reports/,evaluation curate metrics train plots fud/*.json leaderboard.json findings.json)
 # A clone of the commit, so that neither data/ nor dvc.lock of this checkout changes; it shares this checkout's DVC cache. Results
 # of the committed run are in git: taken away, so that none of them passes for one of this scale. What ran in the clone before
 # stays, with its dvc.lock: results that are not in the cache would have to be made again.

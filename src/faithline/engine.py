@@ -60,7 +60,7 @@ def run_shards(
     stage: str,
     key: str,
     metadata: Mapping[str, str],
-    shard_rows: int = SHARD_ROWS,
+    shard_rows: int | None = None,
 ) -> int:
     """Compute every shard that is not there yet, then publish all of them as `out/part-NNNNN.parquet`.
 
@@ -71,12 +71,13 @@ def run_shards(
         stage: Name of the scratch folder.
         key: Content key (`content_key`) of all that decides the result.
         metadata: Schema metadata of each part.
-        shard_rows: Samples a shard; part of what a result is, so never chosen by the machine.
+        shard_rows: Samples a shard, SHARD_ROWS where None; part of what a result is, so never chosen by the machine.
 
     Returns:
         Number of shards computed now; the others were found finished.
     """
     scratch = scratch_folder(stage, key)
+    shard_rows = shard_rows or SHARD_ROWS
     computed = 0
     starts = range(0, samples, shard_rows)
     with tqdm(total=samples, desc=stage, unit="sample", mininterval=1.0) as progress:

@@ -166,7 +166,7 @@ def clone(folder: Path, params: dict[str, Any]) -> Checkout:
         else:  # removed, and the removal is not committed yet
             (folder / path).unlink(missing_ok=True)
     (folder / "dvc.lock").unlink(missing_ok=True)
-    for name in OLD_RESULTS:
+    for name in (*OLD_RESULTS, *(f"fud/{path.name}" for path in (folder / "reports/fud").glob("*.json"))):
         shutil.rmtree(folder / "reports" / name, ignore_errors=True)
         (folder / "reports" / name).unlink(missing_ok=True)
     checkout.set_params(params)

@@ -52,6 +52,7 @@ def run(world: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> str:
     params = yaml.safe_load((world / "params.yaml").read_text())
     params["tasks"] = {TASK: params["tasks"][TASK]}
     params["table"]["tasks"], params["text"]["tasks"] = [], []
+    params["fud"]["table"]["tasks"], params["fud"]["image"]["tasks"] = [], []
     (world / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     (world / "benchmarks").mkdir()
     (world / "benchmarks/results.json").write_text("{}")

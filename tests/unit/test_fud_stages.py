@@ -1,6 +1,7 @@
 """The stages of FUD on a tiny task: what they store and say, that nothing depends on company, that a kill loses nothing."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,15 @@ def sampled(_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(sampled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy, free to be broken, as the current folder."""
+def here(sampled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy, free to be broken, as the current folder; what stages that run in it set for torch is set back."""
     folder = tmp_path / "fud"
     shutil.copytree(sampled, folder)
     monkeypatch.chdir(folder)
-    return folder
+    monkeypatch.setenv("FAITHLINE_THREADS", "1")
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    yield folder
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def opened(task: str = TASK) -> Workspace:
