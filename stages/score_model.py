@@ -7,10 +7,11 @@ def main() -> None:
     """Make one score model, with the second classifier beside it."""
     params, (task,) = config.stage_arguments("task")
 
-    from faithline import score_models, seeding, workspace
+    from faithline import engine, score_models, seeding, workspace
 
     seeding.setup(params.seed)
     score_models.make(workspace.open_workspace(task, params))
+    engine.forget(f"score_model-{task}")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,11 @@ def scratch_folder(stage: str, key: str) -> Path:
     return folder
 
 
+def forget(stage: str) -> None:
+    """Remove the scratch folders of a stage whose work is published."""
+    shutil.rmtree(Path(os.environ.get("DVC_ROOT") or ".") / ".scratch" / stage, ignore_errors=True)
+
+
 def run_shards(
     work: Callable[[range], pa.Table],
     samples: int,

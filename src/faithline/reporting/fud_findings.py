@@ -56,7 +56,10 @@ def _finding(
 ) -> Finding:
     judged = {name: judge(results) for name, results in tasks.items()}
     evidence = "; ".join(f"{name}: {text}" for name, (_, text) in judged.items()) + "."
-    return Finding(claim, source, overall(verdict for verdict, _ in judged.values()), evidence + (f" {note}" if note else ""))
+    verdict = overall(verdict for verdict, _ in judged.values())
+    if verdict == "undecided":  # findings have three verdicts, and the evidence says which kind of untestable it is
+        verdict, evidence = "untestable", f"Undecided at this size. {evidence}"
+    return Finding(claim, source, verdict, evidence + (f" {note}" if note else ""))
 
 
 def within(interval: Interval | None, low: float, high: float) -> Verdict:
