@@ -21,7 +21,7 @@ from faithline.diffusion.presets import Preset
 from faithline.fud_intervals import interval, pairs
 
 IMAGES = 24
-LEVELS = (0.8, 0.5, 0.2)
+LEVELS = (0.6, 0.3)
 CANDIDATES = (
     "deepfaith", "integrated_gradients", "lime", "feature_ablation", "grad_cam", "saliency", "random", "inverse",
 )  # fmt: skip

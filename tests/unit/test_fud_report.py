@@ -424,7 +424,7 @@ def test_a_statement_follows_its_intervals(
 
     assert verdict(None) == "confirmed"
     assert verdict(lambda value: put(value, refuting)) == "refuted"
-    assert verdict(lambda value: put(value, span(0.3, 0.4))) == "undecided"
+    assert verdict(lambda value: put(value, span(0.3, 0.4))) == "untestable", "undecided: the evidence says so"
 
 
 @pytest.mark.parametrize(("above", "expected"), [(span(-0.1), "confirmed"), (span(0.1), "refuted"), (span(0.0), "undecided")])
