@@ -45,7 +45,7 @@ test: $(STAMP)
 	ruff format --check .
 	mypy
 	lint-imports
-	FAITHLINE_THREADS=1 OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadgroup
+	FAITHLINE_THREADS=1 OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
 test-extended: $(STAMP)
 	python -m pytest -m extended

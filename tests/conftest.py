@@ -29,14 +29,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the workers read the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side (`pytest -n 2 --dist loadgroup`) a file stays with one worker, and so do all tests of the one pipeline run."""
-    for item in items:
-        path = item.path.relative_to(ROOT / "tests")
-        item.add_marker(pytest.mark.xdist_group("pipeline" if path.parts[0] == "pipeline" else path.as_posix()))
-
-
 TABLE_TASK = """
 import numpy as np, torch
 from torch import nn
