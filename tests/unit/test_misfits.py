@@ -26,6 +26,7 @@ def set_methods(world: Path, methods: dict[str, dict[str, object]], reference: s
     params = yaml.safe_load((world / "params.yaml").read_text())
     params["tasks"] = {TASK: params["tasks"][TASK]}
     params["table"]["tasks"], params["text"]["tasks"] = [], []
+    params["fud"]["table"]["tasks"], params["fud"]["image"]["tasks"] = [], []
     params["image"]["methods"] = methods
     params["image"]["explainers"]["deepfaith"]["epochs"] = 1
     params["curves"]["skip_duplicates"] = True
