@@ -74,6 +74,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     table, deepfaith = params["table"], params["table"]["explainers"]["deepfaith"]
     params["table"] = {**table, "tasks": ["counted"], "explainers": {"deepfaith": {**deepfaith, "epochs": EPOCHS}}}
     params["image"]["tasks"] = []
+    params["fud"]["table"]["tasks"], params["fud"]["image"]["tasks"] = [], []
     checkout = clone(tmp_path_factory.mktemp("kills") / "repo", smoke())
     checkout.write("user/counted.py", COUNTED)
     checkout.set_params(params)

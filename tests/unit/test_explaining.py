@@ -23,6 +23,7 @@ def changed(world: Path) -> Path:
         "deepfaith": {**own, "objective": "local", "augmented": True, "singles": 0.5},
         "plain": {**own, "objective": "local", "augmented": False, "singles": 0.0},
     }
+    params["fud"]["table"]["tasks"], params["fud"]["image"]["tasks"] = [], []
     (world / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     methods = [("attribute", TASK, method) for method in params["table"]["methods"]]
     deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
