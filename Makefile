@@ -85,10 +85,11 @@ snapshot: $(STAMP)
 	$(CLONE)
 	cd "$(CHECKOUT)" && dvc repro
 	rm -rf "reports/snapshots/$(NAME).partial"
-	mkdir -p "reports/snapshots/$(NAME).partial/evaluation" "reports/snapshots/$(NAME).partial/curate"
+	mkdir -p "reports/snapshots/$(NAME).partial"/{evaluation,curate,fud}
 	cp "$(CHECKOUT)"/reports/{leaderboard,findings}.json "reports/snapshots/$(NAME).partial/"
 	cp "$(CHECKOUT)"/reports/evaluation/*.json "reports/snapshots/$(NAME).partial/evaluation/"
 	cp "$(CHECKOUT)"/reports/curate/*.json "reports/snapshots/$(NAME).partial/curate/"
+	find "$(CHECKOUT)/reports/fud" -name '*.json' -exec cp {} "reports/snapshots/$(NAME).partial/fud/" \;
 	sum=$$(sha256sum "$(SCALE)" | cut -d' ' -f1); printf '{"name": "%s", "params_sha256": "%s"}\n' "$(NAME)" "$$sum" > "reports/snapshots/$(NAME).partial/snapshot.json"
 	rm -rf "reports/snapshots/$(NAME)"
 	mv "reports/snapshots/$(NAME).partial" "reports/snapshots/$(NAME)"

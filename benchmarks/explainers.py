@@ -7,8 +7,6 @@ the target alone, and against captum's integrated gradients with 50 steps. Times
 """
 
 import os
-import time
-from collections.abc import Callable
 
 import torch
 from captum.attr import IntegratedGradients
@@ -21,19 +19,9 @@ from faithline.explainers.target_features import view
 from faithline.explainers.train import network_shape
 from faithline.masking import Baseline, MaskedModel, patch_features
 from faithline.targets import SmallCNN
+from turns import least_seconds
 
 SAMPLES, STEPS, REPEATS = 512, 50, 7
-
-
-def _seconds(*sides: Callable[[], Tensor]) -> list[float]:
-    """Least seconds of each side; they take turns, so that a busy machine slows all."""
-    taken: list[list[float]] = [[] for _ in sides]
-    for _ in range(REPEATS):
-        for side, work in zip(taken, sides, strict=True):
-            start = time.perf_counter()
-            work()
-            side.append(time.perf_counter() - start)
-    return [min(side) for side in taken]
 
 
 def measure() -> dict[str, dict[str, object]]:
@@ -57,8 +45,8 @@ def measure() -> dict[str, dict[str, object]]:
     def integrated() -> Tensor:
         return peer.attribute(x, baselines=0, target=target, n_steps=STEPS, internal_batch_size=SAMPLES)
 
-    ours, alone = _seconds(lambda: explainer(x), forward)
-    again, gradients = _seconds(lambda: explainer(x), integrated)
+    ours, alone = least_seconds(lambda: explainer(x), forward, repeats=REPEATS)
+    again, gradients = least_seconds(lambda: explainer(x), integrated, repeats=REPEATS)
     return {
         "explanation_in_target_forwards": {
             "ratio": ours / alone,

@@ -7,8 +7,6 @@ kept. The peer is diffusers' DDPMScheduler stepping one image at a time, with th
 take denoising steps only, with the same network; times are the least of several, the sides take turns.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,19 +19,9 @@ from faithline.diffusion.presets import PAPER
 from faithline.diffusion.schedule import linear_schedule
 from faithline.diffusion.score import NetworkScore
 from faithline.diffusion.training import build_network
+from turns import least_seconds
 
 SIDE, IMAGES, LEVELS, STEPS, REPEATS = 28, 8, 9, 10, 3
-
-
-def _seconds(*sides: Callable[[], Tensor]) -> list[float]:
-    """Least seconds of each side; they take turns, so that a busy machine slows all."""
-    taken: list[list[float]] = [[] for _ in sides]
-    for _ in range(REPEATS):
-        for side, work in zip(taken, sides, strict=True):
-            start = time.perf_counter()
-            work()
-            side.append(time.perf_counter() - start)
-    return [min(side) for side in taken]
 
 
 def measure() -> dict[str, dict[str, object]]:
@@ -76,7 +64,7 @@ def measure() -> dict[str, dict[str, object]]:
                 made.append(x)
         return torch.cat(made)
 
-    stream, loop = _seconds(ours, one_by_one)
+    stream, loop = least_seconds(ours, one_by_one, repeats=REPEATS)
     calls = cost(plan(fud_sampling.preset_of(settings.sampler), schedule)).calls
     per_call = stream / (IMAGES * LEVELS * STEPS)
     return {

@@ -4,11 +4,9 @@
 
 The network is EfficientNet-Lite0 at 224 px with random weights (they change no time), cut into 14 x 14 patches. The peer is what
 could not be faster: the model in eval mode, without gradient, on inputs that are masked and channels_last already. Times are the
-least of three, taken in turns. Masking may take a fifth of the throughput at most; more is an error.
+least of four, taken in turns. Masking may take a fifth of the throughput at most; more is an error.
 """
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,21 +14,10 @@ from torch import Tensor
 
 from faithline.masking import Baseline, MaskedModel, patch_features
 from faithline.networks import timm_model
+from turns import least_seconds
 
-IMAGES, MASKS, BATCH, REPEATS = 2, 32, 32, 3
+IMAGES, MASKS, BATCH, REPEATS = 2, 32, 32, 4
 LEAST = 0.8
-
-
-def _least_seconds(works: tuple[Callable[[], object], Callable[[], object]]) -> tuple[float, float]:
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for work in works:
-        work()
-    for _ in range(REPEATS):
-        for side, work in enumerate(works):
-            start = time.perf_counter()
-            work()
-            seconds[side].append(time.perf_counter() - start)
-    return min(seconds[0]), min(seconds[1])
 
 
 def measure() -> dict[str, dict[str, Any]]:
@@ -53,7 +40,9 @@ def measure() -> dict[str, dict[str, Any]]:
     def bare() -> list[Tensor]:
         return [game.model(part) for part in parts]
 
-    ours, peer = (IMAGES * MASKS / seconds for seconds in _least_seconds((lambda: game.values(x, keep, target), bare)))
+    ours, peer = (
+        IMAGES * MASKS / seconds for seconds in least_seconds(lambda: game.values(x, keep, target), bare, repeats=REPEATS)
+    )
     assert ours / peer >= LEAST, f"the game plays {ours:.1f} images/s, a bare loop {peer:.1f}"
     return {
         "photos_masked_throughput": {

@@ -344,3 +344,12 @@ def test_a_model_of_timm_has_no_width(raw: dict[str, Any]) -> None:
 def test_what_a_kind_does_not_allow(raw: dict[str, Any], section: str, given: Any, message: str) -> None:
     with pytest.raises(config.ConfigError, match=message):
         config.parse(put(raw, f"tasks.digits_cnn.{section}", given))
+
+
+def test_a_variant_of_the_sampler_obeys_its_rules_too(raw: dict[str, Any]) -> None:
+    """Each sampler is checked, not the first alone: the trained score model has no variance to give."""
+    raw["fud"]["image"]["variants"] = {"learned": {"variance": "learned_range"}, "odd": {"langevin_levels": [5, 50]}}
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(yaml.safe_dump(raw))
+    assert "variants.learned.variance = learned_range: the trained score model learns none" in str(caught.value)
+    assert "langevin_levels fall" in str(caught.value)

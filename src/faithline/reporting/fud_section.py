@@ -258,73 +258,45 @@ def _cell(
     return Cell(text, small, heat=share, best=best)
 
 
+_RANKED: tuple[tuple[Column, str, int, bool | None], ...] = (
+    (Column("score", "score", UP, "Mean confidence of the class over the kept fractions"), "score", 3, True),
+    (
+        Column("matched", "above matched random", UP, "Paired difference to random maps with the map's own smoothness"),
+        "above_matched_random",
+        3,
+        True,
+    ),
+    (Column("random", "above random", UP, "Paired difference to a random order of single pixels"), "above_random", 3, True),
+    (
+        Column("calibrated", "calibrated", UP, "0 = matched random, 1 = on each image the best method of this table"),
+        "calibrated",
+        2,
+        True,
+    ),
+    (Column("tau", "tau", UP, "Kendall's tau of kept fraction and confidence: 1 = it falls with every removal"), "tau", 2, True),
+    (Column("rises", "rises", DOWN, "Share of removals after which the confidence is higher than before"), "rises", 2, False),
+    (Column("rank", "mean rank", DOWN, "Mean over images of the rank by score, controls included"), "mean_rank", 2, False),
+    (
+        Column("second", "second classifier", "", "Mean confidence of an independent classifier on the same pictures"),
+        "second_score",
+        3,
+        None,
+    ),
+    (Column("odds", "log-odds", UP, "Mean of log p / (1 - p): what probabilities near 0 and 1 hide"), "log_odds", 2, True),
+)
+"""Columns of the ranking, each with the attribute of a method that fills it, its digits, and whether higher is better."""
+
+
 def ranking(results: FudResults) -> tuple[tuple[Column, ...], tuple[tuple[str, str, tuple[Row, ...]], ...]]:
     """Columns that some candidate fills, and rows by role, highest score first."""
-    wanted: list[tuple[Column, Callable[[str], Interval | None], int, bool | None]] = [
-        (
-            Column("score", "score", UP, "Mean confidence of the class over the kept fractions"),
-            lambda name: results.methods[name].score,
-            3,
-            True,
-        ),
-        (
-            Column("matched", "above matched random", UP, "Paired difference to random maps with the map's own smoothness"),
-            lambda name: results.methods[name].above_matched_random,
-            3,
-            True,
-        ),
-        (
-            Column("random", "above random", UP, "Paired difference to a random order of single pixels"),
-            lambda name: results.methods[name].above_random,
-            3,
-            True,
-        ),
-        (
-            Column("calibrated", "calibrated", UP, "0 = matched random, 1 = on each image the best method of this table"),
-            lambda name: results.methods[name].calibrated,
-            2,
-            True,
-        ),
-        (
-            Column("tau", "tau", UP, "Kendall's tau of kept fraction and confidence: 1 = it falls with every removal"),
-            lambda name: results.methods[name].tau,
-            2,
-            True,
-        ),
-        (
-            Column("rises", "rises", DOWN, "Share of removals after which the confidence is higher than before"),
-            lambda name: results.methods[name].rises,
-            2,
-            False,
-        ),
-        (
-            Column("rank", "mean rank", DOWN, "Mean over images of the rank by score, controls included; 1 is best"),
-            lambda name: results.methods[name].mean_rank,
-            2,
-            False,
-        ),
-        (
-            Column("second", "second classifier", "", "Mean confidence of an independent classifier on the same pictures"),
-            lambda name: results.methods[name].second_score,
-            3,
-            None,
-        ),
-        (
-            Column("odds", "log-odds", UP, "Mean of log p / (1 - p): what probabilities near 0 and 1 hide"),
-            lambda name: results.methods[name].log_odds,
-            2,
-            True,
-        ),
-    ]
+
+    def reader(attribute: str) -> Callable[[str], Interval | None]:
+        return lambda name: getattr(results.methods[name], attribute)
+
+    wanted = [(column, reader(attribute), digits, higher) for column, attribute, digits, higher in _RANKED]
     unguided = _unguided(results)
-    wanted.append(
-        (
-            Column("unguided", "score at s = 0", UP, "Without the anti-class term; of images the first ones only"),
-            unguided.get,
-            3,
-            True,
-        )
-    )
+    title = "Without the anti-class term; of images the first ones only"
+    wanted.append((Column("unguided", "score at s = 0", UP, title), unguided.get, 3, True))
     ranked = results.of_role()
     used = [entry for entry in wanted if any(entry[1](name) is not None for name in results.methods)]
     groups = []

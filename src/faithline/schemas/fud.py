@@ -166,20 +166,19 @@ class ImageFudSettings(Section):
 
     @model_validator(mode="after")
     def _variants_are_samplers(self) -> "ImageFudSettings":
-        faults = []
+        faults, samplers = [], {"sampler": self.sampler}
         for name, own in self.variants.items():
             try:
-                SamplerSettings.model_validate({**self.sampler.model_dump(), **own})
+                samplers[f"variants.{name}"] = SamplerSettings.model_validate({**self.sampler.model_dump(), **own})
             except ValidationError as error:
                 for fault in error.errors():
                     key = ".".join(str(part) for part in ("variants", name, *fault["loc"]))
                     faults.append(f"{key}: {fault['msg'].removeprefix('Value error, ')}")
         if self.variant_samples > self.samples:
             faults.append(f"variant_samples = {self.variant_samples}: must be <= samples ({self.samples})")
-        if self.score_model.kind == "trained":
-            for name, sampler in {"sampler": self.sampler}.items():
-                if sampler.variance == "learned_range":
-                    faults.append(f"{name}.variance = learned_range: the trained score model learns none")
+        for name, sampler in samplers.items():
+            if self.score_model.kind == "trained" and sampler.variance == "learned_range":
+                faults.append(f"{name}.variance = learned_range: the trained score model learns none")
         if self.sampler.kept == "soft":
             faults.append("sampler.kept = soft: kept features deviate; soft masks are for `variants`")
         if faults:
